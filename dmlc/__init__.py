@@ -1,0 +1,3 @@
+"""dmlc: a compiler for distributed machine learning."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The interpreter: runs a module, one rank or all ranks at once, in one process."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: types, attributes, ops, text form. Imports nothing else of dmlc."""

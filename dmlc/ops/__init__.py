@@ -1,0 +1,7 @@
+"""The closed op set: one file a family, one class an op with all its facets. Importing this package registers them all."""
+
+import importlib
+import pkgutil
+
+for _module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+    importlib.import_module(f"{__name__}.{_module}")
