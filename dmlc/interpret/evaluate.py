@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dmlc.interpret import prelude
+from dmlc.interpret import prelude, prelude_shards
 from dmlc.ir.core import Op
 from dmlc.ops.text import render_torch
 
@@ -35,6 +35,6 @@ def _compiled(text: str) -> CodeType:
 def evaluate(op: Op, operands: Sequence[torch.Tensor], dtype: Callable[[str], str] = lambda d: d) -> list[torch.Tensor]:
     """Results of a region-free, communication-free op on concrete tensors."""
     names = [f"a{i}" for i in range(len(operands))]
-    scope: dict[str, Any] = {**vars(prelude), **dict(zip(names, operands))}
+    scope: dict[str, Any] = {**vars(prelude), **vars(prelude_shards), **dict(zip(names, operands))}
     value = eval(_compiled(render_torch(op, names, dtype)), scope)
     return list(value) if len(op.results) != 1 or isinstance(value, (tuple, list)) else [value]
