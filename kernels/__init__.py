@@ -1,4 +1,6 @@
 """Hand-written Triton kernels, each with its PyTorch reference beside it."""
 
 if __name__ != "dmlc.kernels":
-    raise ImportError("import this package as dmlc.kernels: under its bare name everything in it would exist twice")
+    # Nothing can be imported through the bare name, so nothing exists twice. It does not raise, unlike its three siblings: transformers
+    # imports any package called `kernels` it can find, and takes one without a file and a version for absent.
+    __path__, __file__ = [], None
