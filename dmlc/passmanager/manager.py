@@ -1,0 +1,109 @@
+"""Runs a pipeline: checks contracts, verifies, times, dumps, shows differences, and compares the program before and after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dmlc.ir.core import Module
+from dmlc.ir.location import DmlcError, Remark
+from dmlc.ir.printer import print_module
+from dmlc.ir.verifier import verify
+from dmlc.passmanager.base import Pass
+from dmlc.passmanager.context import Context
+from dmlc.passmanager.contract import check_conditions
+
+
+@dataclass
+class Report:
+    """What one pass did. `check` says how the program after it compares with the one before; `diff` is a unified text difference."""
+
+    name: str
+    changed: bool = False
+    seconds: float = 0.0
+    ops_before: int = 0
+    ops_after: int = 0
+    remarks: list[Remark] = field(default_factory=list)
+    check: str = ""
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class PassManager:
+    """Runs `passes` over a module, in place.
+
+    verify   run the verifier after each pass
+    check    interpret the module before and after each pass and compare (`dmlc.passmanager.check`)
+    dump     folder for numbered text files `NN-<pass>.mlir` (00 is the input)
+    diff     keep the text difference that each pass makes
+    progress called with each pass before it runs
+    """
+
+    passes: Sequence[Pass]
+    verify: bool = True
+    check: bool = False
+    dump: Path | None = None
+    diff: bool = False
+    progress: Callable[[Pass], None] = lambda pass_: None
+
+    def run(self, module: Module, context: Context) -> list[Report]:
+        """Raises `DmlcError`, with a note naming the pass at fault and those before it."""
+        reports: list[Report] = []
+        self._dump(module, 0, "input")
+        for number, pass_ in enumerate(self.passes, 1):
+            self.progress(pass_)
+            try:
+                reports.append(self._step(pass_, module, context))
+            except DmlcError as e:
+                raise _in_pass(e, pass_, reports) from e
+            finally:
+                context.pass_name = ""
+            self._dump(module, number, pass_.name)
+        return reports
+
+    def _step(self, pass_: Pass, module: Module, context: Context) -> Report:
+        report = Report(pass_.name, ops_before=_count(module))
+        check_conditions(pass_, module, "requires")
+        text = print_module(module) if self.diff else ""
+        before = module.clone() if self.check else None
+        known = len(context.remarks)
+        context.pass_name = pass_.name
+        start = time.perf_counter()
+        report.changed = pass_.run(module, context)
+        report.seconds = time.perf_counter() - start
+        report.ops_after, report.remarks = _count(module), context.remarks[known:]
+        if self.verify:
+            verify(module)
+        check_conditions(pass_, module, "ensures")
+        if self.diff:
+            report.diff = _difference(text, print_module(module), pass_.name)
+        if before is not None:
+            from dmlc.passmanager.check import compare
+
+            report.check = compare(before, module, pass_.numerics, context.weights)
+        return report
+
+    def _dump(self, module: Module, number: int, name: str) -> None:
+        if self.dump is not None:
+            self.dump.mkdir(parents=True, exist_ok=True)
+            (self.dump / f"{number:02}-{name}.mlir").write_text(print_module(module), encoding="utf-8")
+
+
+def _in_pass(error: DmlcError, pass_: Pass, done: Sequence[Report]) -> DmlcError:
+    after = f", after {', '.join(r.name for r in done)}" if done else ""
+    notes = (*error.notes, f"in pass '{pass_.name}'{after}")
+    return DmlcError(error.message, error.loc, notes, error.source_line, error.span)
+
+
+def _count(module: Module) -> int:
+    """Ops of all functions, terminators left out."""
+    return sum(1 for f in module.functions for op in f.ops() if op is not f.return_op)
+
+
+def _difference(before: str, after: str, name: str) -> str:
+    import difflib
+
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"before {name}", f"after {name}", lineterm="", n=1)
+    return "\n".join(lines)
