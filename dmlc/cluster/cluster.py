@@ -1,0 +1,110 @@
+"""A cluster: equal devices and the links between their ranks, innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dmlc.cluster.device import GIGA, Device, device_named
+from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Module
+from dmlc.ir.location import DmlcError
+from dmlc.ir.sharding import Mesh
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects `span` consecutive ranks (0 = any number).
+
+    alpha      picoseconds a step of a ring takes whatever its size
+    bandwidth  bytes a second and direction, for each rank
+    """
+
+    name: str
+    span: int
+    alpha: int
+    bandwidth: int
+    source: str = "data sheet"
+
+    def to_attr(self) -> AttrDict:
+        return AttrDict(name=self.name, span=self.span, alpha=self.alpha, bandwidth=self.bandwidth, source=self.source)
+
+
+MICROSECOND = 1_000_000
+
+# NVLink bandwidths are of one direction; the network is one 400 Gb/s (h100) or 200 Gb/s (a100) adapter a GPU. Alphas: NCCL's ring
+# latencies a hop (tuning.cc) and, for the cpu, Gloo over loopback.
+DEFAULT_LINKS: dict[str, tuple[Link, ...]] = {
+    "h100": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "a100": (Link("nvlink", 8, 3 * MICROSECOND, 230 * GIGA), Link("network", 0, 10 * MICROSECOND, 22 * GIGA)),
+    "cpu": (Link("loopback", 0, 60 * MICROSECOND, GIGA, "estimate"),),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`count` devices of one kind. `memory_limit` (bytes a rank, 0 = the device's memory) caps what a plan or an order may use."""
+
+    device: Device
+    count: int = 1
+    links: tuple[Link, ...] = ()
+    memory_limit: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise DmlcError(f"a cluster has at least one device, not {self.count}")
+        if not self.links:
+            object.__setattr__(self, "links", DEFAULT_LINKS.get(self.device.name, DEFAULT_LINKS["cpu"]))
+
+    @classmethod
+    def named(cls, device: str, count: int = 1, memory_limit: int = 0) -> Cluster:
+        """`count` catalogue devices with their usual links."""
+        return cls(device_named(device), count, memory_limit=memory_limit)
+
+    @property
+    def memory(self) -> int:
+        """Bytes a rank may use."""
+        return self.memory_limit or self.device.memory
+
+    def with_memory(self, limit: int) -> Cluster:
+        return replace(self, memory_limit=limit)
+
+    def link(self, mesh: Mesh, axes: Sequence[str]) -> Link:
+        """The innermost link that connects all ranks of every group along `axes`."""
+        groups = mesh.groups(axes)
+        for link in self.links[:-1]:
+            if all(min(g) // link.span == max(g) // link.span for g in groups):
+                return link
+        return self.links[-1]
+
+    # -------------------------------------------------- text
+
+    def to_attr(self) -> AttrDict:
+        """The module attribute `dmlc.cluster`: catalogue parts by name, others in full."""
+        known = self.device == device_named(self.device.name) if self.device.name in DEFAULT_LINKS else False
+        attr: dict[str, Any] = {"device": self.device.name if known else self.device.to_attr(), "count": self.count}
+        if self.links != DEFAULT_LINKS.get(self.device.name):
+            attr["links"] = tuple(link.to_attr() for link in self.links)
+        if self.memory_limit:
+            attr["memory_limit"] = self.memory_limit
+        return AttrDict(attr)
+
+    @classmethod
+    def from_attr(cls, attr: Any) -> Cluster:
+        """Reads `dmlc.cluster`: a device's name, or a dictionary `{device, count, links, memory_limit}`."""
+        if isinstance(attr, str):
+            return cls.named(attr)
+        if not isinstance(attr, AttrDict) or "device" not in attr:
+            raise DmlcError(f"dmlc.cluster is a device's name or a dictionary with 'device', not {attr!r}")
+        device = attr["device"]
+        made = device_named(device) if isinstance(device, str) else Device(**device)
+        links = tuple(Link(**link) for link in attr.get("links", ()))
+        return cls(made, attr.get("count", 1), links, attr.get("memory_limit", 0))
+
+    @classmethod
+    def of(cls, module: Module, default: str = "h100") -> Cluster:
+        """The module's cluster; without the attribute, `default` devices, as many as its mesh has ranks."""
+        attr = module.attrs.get("dmlc.cluster")
+        cluster = cls.named(default) if attr is None else cls.from_attr(attr)
+        return replace(cluster, count=max(cluster.count, Mesh.of(module).devices))
