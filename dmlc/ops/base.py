@@ -75,7 +75,8 @@ class OpDef:
     infer: ClassVar[Any] = None  # (operand types, attrs) -> [types]; raises InferError
     dtype: ClassVar[Any] = None  # (operand types, attrs) -> dtype of the results inferred from the rule; None = first operand's
     strategies: ClassVar[Any] = None  # (op) -> [Strategy]
-    local: ClassVar[Any] = None  # (env, op, factor axes) -> changes for the per-rank op; see partition
+    local: ClassVar[Any] = None  # (env, op, {factor: axes}) -> attributes that differ on a rank; `env.local_types` are the results'
+    starts: ClassVar[str] = ""  # sources only: partition appends operands (i64) saying where a rank's part begins; "dim": along `dim`, "all": one a dim
     torch: ClassVar[Any] = None  # text | (op) -> text; the op's definition. {0} operand, {attr}, {r0.shape}, {r0.dtype}, {*} all operands as a comma list
     triton: ClassVar[Any] = None  # text | (op) -> text for use inside a generated kernel; None = cannot be inside one
     vjp: ClassVar[Any] = None  # (b, op, grads) -> [Value | None] one per operand
