@@ -1,0 +1,1 @@
+"""Deciding where ops run: batch dims, candidate places, and the integer programme that picks among them."""
