@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dmlc.interpret import prelude, prelude_shards
+from dmlc.interpret import prelude, prelude_nn, prelude_shards, prelude_windows
 from dmlc.ir.core import Op
 from dmlc.ops.text import render_torch
 
@@ -20,6 +20,10 @@ DTYPES = {
 }  # fmt: skip
 
 NAMES = {v: k for k, v in DTYPES.items()}
+
+# What op texts may name. Code generation copies these files into the output folder.
+PRELUDES = (prelude, prelude_nn, prelude_windows, prelude_shards)
+HELPERS: dict[str, Any] = {name: value for module in PRELUDES for name, value in vars(module).items() if not name.startswith("__")}
 
 
 def promoted(dtype: str) -> str:
@@ -35,6 +39,6 @@ def _compiled(text: str) -> CodeType:
 def evaluate(op: Op, operands: Sequence[torch.Tensor], dtype: Callable[[str], str] = lambda d: d) -> list[torch.Tensor]:
     """Results of a region-free, communication-free op on concrete tensors."""
     names = [f"a{i}" for i in range(len(operands))]
-    scope: dict[str, Any] = {**vars(prelude), **vars(prelude_shards), **dict(zip(names, operands))}
+    scope: dict[str, Any] = {**HELPERS, **dict(zip(names, operands))}
     value = eval(_compiled(render_torch(op, names, dtype)), scope)
     return list(value) if len(op.results) != 1 or isinstance(value, (tuple, list)) else [value]

@@ -1,0 +1,127 @@
+"""Helpers of attention, normalisation and random numbers. Needs torch alone."""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+# ---------------------------------------------------------------- attention
+
+
+def causal_mask(t, s, offset, device):
+    """Whether query i sees key j: j <= i + offset."""
+    return torch.arange(s, device=device) <= torch.arange(t, device=device)[:, None] + offset
+
+
+def attention(q, k, v, mask, scale, causal, offset):
+    """Scaled dot-product attention with any mask and causal offset; a query that sees no key gives 0."""
+    if causal:
+        seen = causal_mask(q.shape[2], k.shape[2], offset, q.device)
+        if mask is None or mask.dtype == torch.bool:
+            mask = seen if mask is None else mask & seen
+        else:
+            mask = mask.masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=k.shape[1] != q.shape[1])
+
+
+def _attention_leaves(g, q, k, v, mask, scale, causal, offset, wanted):
+    """Gradients of `wanted` (of q, k, v, mask) through the library's own attention, which is run again for it."""
+    with torch.enable_grad():
+        leaves = [x if x is None else x.detach().requires_grad_(i in wanted) for i, x in enumerate((q, k, v, mask))]
+        plain = mask is None and causal and q.shape[2] == k.shape[2] and isinstance(offset, int) and offset == 0
+        if plain:
+            y = F.scaled_dot_product_attention(*leaves[:3], is_causal=True, scale=scale, enable_gqa=k.shape[1] != q.shape[1])
+        else:
+            y = attention(*leaves, scale, causal, offset)
+        return torch.autograd.grad(y, [leaves[i] for i in wanted], g)
+
+
+def attention_grad(g, q, k, v, mask, scale, causal, offset):
+    """Gradients of attention in q, k and v."""
+    return _attention_leaves(g, q, k, v, mask, scale, causal, offset, (0, 1, 2))
+
+
+def attention_mask_grad(g, q, k, v, mask, scale, causal, offset):
+    """Gradient of attention in its float mask, summed over the dims along which the mask was broadcast."""
+    return _attention_leaves(g, q, k, v, mask, scale, causal, offset, (3,))[0]
+
+
+# ---------------------------------------------------------------- normalisation
+
+
+def batch_norm_train(x, w, b, groups, eps):
+    """Batch normalisation by the statistics of each of `groups` parts of the batch: y, mean, biased variance."""
+    parts = x.reshape(groups, -1, *x.shape[1:])
+    dims = [1, *range(3, parts.dim())]
+    wide = parts.float() if x.dtype in (torch.float16, torch.bfloat16) else parts
+    mean, var = wide.mean(dims, keepdim=True), wide.var(dims, correction=0, keepdim=True)
+    side = (-1,) + (1,) * (x.dim() - 2)
+    y = (wide - mean) * torch.rsqrt(var + eps) * w.reshape(side) + b.reshape(side)
+    stats = (groups, x.shape[1]) if groups > 1 else (x.shape[1],)
+    return y.to(x.dtype).reshape(x.shape), mean.to(x.dtype).reshape(stats), var.to(x.dtype).reshape(stats)
+
+
+def channel_windows(x, low, high):
+    """Sum of each channel (dim 1) with `low` channels before and `high` after it."""
+    x = F.pad(x.movedim(1, -1), (low, high))
+    return x.unfold(-1, low + high + 1, 1).sum(-1).movedim(-1, 1)
+
+
+# ---------------------------------------------------------------- random numbers
+
+_WORD = 0xFFFFFFFF
+
+
+def _multiply(a, b):
+    """High and low words of the product of a 32-bit constant and 32-bit words held in int64, without overflow."""
+    upper, lower = (a >> 16) * b, (a & 0xFFFF) * b
+    return (upper + (lower >> 16)) >> 16, ((upper << 16) + lower) & _WORD
+
+
+def philox(c0, c1, c2, c3, k0, k1):
+    """Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11). Words are int64 tensors below 2^32."""
+    for _ in range(10):
+        (high0, low0), (high2, low2) = _multiply(0xD2511F53, c0), _multiply(0xCD9E8D57, c2)
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
+    return c0, c1, c2, c3
+
+
+def element_index(local, shape, starts, device):
+    """Row-major index, in a tensor of `shape`, of each element of a part of shape `local` that begins at `starts`."""
+    index = torch.zeros((), dtype=torch.int64, device=device)
+    for d, n in enumerate(local):
+        start = starts[d] if starts else 0
+        index = index.unsqueeze(-1) * shape[d] + (torch.arange(n, device=device) + start)
+    return index
+
+
+def random_words(seed, step, stream, local, shape, starts):
+    """Four 32-bit words for each element: key = seed, counter = (64-bit element index, step, stream)."""
+    index = element_index(local, shape, starts, seed.device)
+    return philox(index & _WORD, (index >> 32) & _WORD, step & _WORD, torch.full_like(step, stream & _WORD), seed & _WORD, (seed >> 32) & _WORD)
+
+
+def random_uniform(seed, step, stream, local, shape, starts, dtype):
+    """Uniform on [0, 1): as many leading bits of the first word as the dtype holds exactly, at most 24."""
+    bits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype, 24)
+    word = random_words(seed, step, stream, local, shape, starts)[0]
+    return ((word >> (32 - bits)).double() * 2.0**-bits).to(dtype)
+
+
+def random_normal(seed, step, stream, local, shape, starts, dtype):
+    """Standard normal by the Box-Muller transform of the first two words, in float64."""
+    u, v, _, _ = random_words(seed, step, stream, local, shape, starts)
+    radius = torch.sqrt(-2 * torch.log(((u >> 8) + 1).double() * 2.0**-24))
+    return (radius * torch.cos(2 * math.pi * 2.0**-24 * (v >> 8).double())).to(dtype)
+
+
+def dropout_mask(seed, step, stream, local, shape, starts, p):
+    """Whether each element is kept, which happens with probability 1 - p."""
+    return (random_words(seed, step, stream, local, shape, starts)[0] >> 8) >= round(p * 2**24)
+
+
+def dropout(x, seed, step, stream, shape, starts, p):
+    """x / (1 - p) where kept, else 0."""
+    keep = dropout_mask(seed, step, stream, x.shape, shape, starts, p)
+    return torch.where(keep, x / (1 - p), torch.zeros((), dtype=x.dtype, device=x.device)) if p < 1 else torch.zeros_like(x)
