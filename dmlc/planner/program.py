@@ -1,0 +1,255 @@
+"""The integer programme that picks a place for every op (solved by HiGHS through scipy).
+
+One binary variable an op and candidate, an argument and resting sharding, a result and final sharding. A value is resharded once
+for each sharding asked of it: for each consumer, flows f[a, t] from the value's sharding a to the asked t, with row and column sums
+tied to the choices on both sides, and an edge e[a, t] >= f[a, t] that carries the price once for all consumers.
+With these flow equalities the relaxation is nearly always integral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dmlc.ir.attributes import Sharding
+from dmlc.ir.core import BlockArgument, Function, Op, Value
+from dmlc.ir.location import DmlcError
+from dmlc.ir.sharding import Mesh
+from dmlc.ops.base import flops_of
+from dmlc.planner.candidates import Candidate
+from dmlc.planner.pricing import Pricing, is_matrix
+
+RELAXED = 10**4  # price of exceeding a hard bound, in multiples of the whole program's replicated time
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`share`: the most of the matrices' bytes and of the contractions' multiply-adds that a rank may have (None: no bound).
+    `memory`: the most bytes a rank may hold at once (0: no limit)."""
+
+    share: float | None = None
+    flops_share: float | None = None
+    memory: int = 0
+
+
+@dataclass
+class Solution:
+    """What the programme chose. `objective` and `bound` are picoseconds: the price and the proven least price."""
+
+    places: dict[Op, Candidate]
+    storage: dict[BlockArgument, Sharding]
+    results: list[Sharding]
+    objective: float
+    bound: float
+    variables: int
+    excess: dict[str, float] = field(default_factory=dict)  # how far each relaxed bound is exceeded
+    excluded: list[int] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        """Relative optimality gap."""
+        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
+
+
+class Program:
+    """Builds and solves the programme for one function, mesh and set of candidates."""
+
+    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds):
+        self.function, self.mesh, self.pricing, self.options, self.inputs, self.bounds = function, mesh, pricing, options, inputs, bounds
+        self.costs: list[float] = []
+        self.binary: list[int] = []
+        self.upper: list[float] = []
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.data: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self.choice: dict[Op, list[int]] = {}
+        self.resting: dict[BlockArgument, dict[Sharding, int]] = {}
+        self.final: list[dict[Sharding, int]] = []
+        self.source: dict[Value, dict[Sharding, list[int]]] = {}
+        self.asked: dict[Value, dict[Any, dict[Sharding, list[int]]]] = {}  # value -> consumer -> sharding -> variables
+        self.excess: dict[str, int] = {}
+        self._build()
+
+    # -------------------------------------------------- building
+
+    def _variable(self, cost: float, binary: bool = False, upper: float = 1.0) -> int:
+        self.costs.append(cost)
+        self.binary.append(int(binary))
+        self.upper.append(upper)
+        return len(self.costs) - 1
+
+    def _constraint(self, terms: Iterable[tuple[int, float]], low: float, high: float) -> None:
+        for column, coefficient in terms:
+            self.rows.append(len(self.low))
+            self.columns.append(column)
+            self.data.append(coefficient)
+        self.low.append(low)
+        self.high.append(high)
+
+    def _build(self) -> None:
+        for op, options in self.options.items():
+            self._op(op, options)
+        for i, value in enumerate(self.function.results):
+            self._result(i, value)
+        for arg in self.function.args:
+            self._argument(arg)
+        for value, consumers in self.asked.items():
+            self._flows(value, consumers)
+        self._share_bounds()
+        self._memory_bound()
+
+    def _op(self, op: Op, options: list[Candidate]) -> None:
+        variables = [self._variable(self.pricing.op(op, c), binary=True) for c in options]
+        self.choice[op] = variables
+        self._constraint([(x, 1) for x in variables], 1, 1)
+        for x, c in zip(variables, options):
+            for i, (value, sharding) in enumerate(zip(op.operands, c.operands)):
+                self.asked.setdefault(value, {}).setdefault((op, i), {}).setdefault(sharding, []).append(x)
+            for result, sharding in zip(op.results, c.results):
+                self.source.setdefault(result, {}).setdefault(sharding, []).append(x)
+
+    def _result(self, index: int, value: Value) -> None:
+        """A result may end in any sharding its value can have, complete."""
+        given = self.source.get(value)
+        if given is None:
+            given = {self.inputs.get(value) or self.mesh.replicated(value.tensor.rank): []}  # type: ignore[arg-type]
+        states = dict.fromkeys(Sharding(s.mesh, s.dims, (), s.grains) for s in given)
+        variables = {s: self._variable(0.0, binary=True) for s in states}
+        self.final.append(variables)
+        self._constraint([(z, 1) for z in variables.values()], 1, 1)
+        for s, z in variables.items():
+            self.asked.setdefault(value, {}).setdefault(("result", index), {})[s] = [z]
+
+    def _argument(self, arg: BlockArgument) -> None:
+        """An input rests as the data axes say; a weight in any sharding that somebody asks for, reading it priced lightly."""
+        if arg in self.inputs:
+            states = {self.inputs[arg]: 0.0}
+        else:
+            wanted = [s for consumer in self.asked.get(arg, {}).values() for s in consumer if not s.unreduced]
+            states = {s: 1e-3 * self._held(arg, s) for s in dict.fromkeys([self.mesh.replicated(arg.tensor.rank), *wanted])}
+        variables = {s: self._variable(cost, binary=True) for s, cost in states.items()}
+        self.resting[arg] = variables
+        self._constraint([(y, 1) for y in variables.values()], 1, 1)
+        self.source[arg] = {s: [y] for s, y in variables.items()}
+
+    def _held(self, arg: BlockArgument, sharding: Sharding) -> float:
+        return self.pricing.local_bytes(arg.tensor, sharding) * 10**12 / self.pricing.cost.cluster.device.bandwidth
+
+    def _flows(self, value: Value, consumers: dict[Any, dict[Sharding, list[int]]]) -> None:
+        sources = self.source[value]
+        if len(sources) == 1 and all(set(c) == set(sources) for c in consumers.values()):
+            return
+        targets = list(dict.fromkeys(t for c in consumers.values() for t in c))
+        price = {(a, t): self.pricing.reshard(a, t, value.tensor) for a in sources for t in targets}
+        shared = len(consumers) > 1
+        edges = {k: self._variable(p) for k, p in price.items() if p} if shared else {}
+        for wanted in consumers.values():
+            flow = {(a, t): self._variable(0.0 if shared else float(price[a, t] or 0)) for a in sources for t in wanted if price[a, t] is not None}
+            for t, variables in wanted.items():
+                self._constraint([(flow[a, t], 1) for a in sources if (a, t) in flow] + [(x, -1) for x in variables], 0, 0)
+            for a, variables in sources.items():
+                self._constraint([(flow[a, t], 1) for t in wanted if (a, t) in flow] + [(x, -1) for x in variables], 0, 0)
+            for k, f in flow.items():
+                if k in edges:
+                    self._constraint([(edges[k], 1), (f, -1)], 0, float("inf"))
+
+    # -------------------------------------------------- bounds
+
+    def _share_bounds(self) -> None:
+        if self.bounds.share is not None:
+            matrices = [a for a in self.function.args if a not in self.inputs and is_matrix(a)]
+            total = sum(a.tensor.bytes for a in matrices)
+            terms = [(y, self.pricing.local_bytes(a.tensor, s) / total) for a in matrices for s, y in self.resting[a].items()]
+            self._soft("parameter bytes", terms, self.bounds.share)
+        if self.bounds.flops_share is not None:
+            contractions = [op for op in self.options if flops_of(op)]
+            total = sum(flops_of(op) for op in contractions)
+            terms = [(x, self.pricing.work(op, c.place) / total) for op in contractions for x, c in zip(self.choice[op], self.options[op])]
+            self._soft("contraction FLOPs", terms, self.bounds.flops_share)
+
+    def _soft(self, name: str, terms: list[tuple[int, float]], bound: float) -> None:
+        """sum of terms <= bound + excess; the excess is so dear that it is used only where nothing else is feasible."""
+        if not terms:
+            return
+        dear = RELAXED * (1.0 + sum(max(self.costs[x] for x in variables) for variables in self.choice.values()))
+        self.excess[name] = self._variable(dear, upper=1.0)
+        self._constraint([*terms, (self.excess[name], -1.0)], -float("inf"), bound)
+
+    def _memory_bound(self) -> None:
+        if not self.bounds.memory:
+            return
+        held = [(y, float(self.pricing.local_bytes(a.tensor, s))) for a, states in self.resting.items() for s, y in states.items()]
+        unit = float(max(self.bounds.memory, 1))
+        for live in peak_points(self.function):
+            terms = list(held)
+            for value in live:
+                for s, variables in self.source[value].items():
+                    terms += [(x, float(self.pricing.local_bytes(value.tensor, s))) for x in variables]
+            if terms:
+                self._constraint([(x, c / unit) for x, c in terms], -float("inf"), 1.0)
+
+    # -------------------------------------------------- solving
+
+    def solve(self, excluded: list[list[int]] | None = None) -> Solution | None:
+        """The cheapest choice, or None when the memory bound cannot be met. `excluded` are earlier choices not to be made again."""
+        import numpy as np
+        from scipy.optimize import Bounds as Box
+        from scipy.optimize import LinearConstraint, milp
+        from scipy.sparse import coo_matrix
+
+        for chosen in excluded or []:
+            self._constraint([(x, 1) for x in chosen], -float("inf"), len(chosen) - 1)
+        n = len(self.costs)
+        if n == 0:
+            return Solution({}, {}, [], 0.0, 0.0, 0)
+        scale = max(max(self.costs), 1.0) if not self.excess else max(max((c for i, c in enumerate(self.costs) if i not in self.excess.values()), default=1.0), 1.0)
+        matrix = coo_matrix((self.data, (self.rows, self.columns)), shape=(len(self.low), n)).tocsr()
+        done = milp(
+            np.array(self.costs) / scale,
+            constraints=LinearConstraint(matrix, self.low, self.high),
+            bounds=Box(0, np.array(self.upper)),
+            integrality=np.array(self.binary),
+            options={"mip_rel_gap": 1e-4, "node_limit": 2000},
+        )
+        if done.x is None:
+            return None
+        return self._solution(done.x, float(done.fun) * scale, float(done.mip_dual_bound if done.mip_dual_bound is not None else done.fun) * scale)
+
+    def _solution(self, x: Any, objective: float, bound: float) -> Solution:
+        def best(variables: dict[Any, int]) -> Any:
+            return max(variables, key=lambda s: x[variables[s]])
+
+        picked = {op: max(range(len(v)), key=lambda i: x[v[i]]) for op, v in self.choice.items()}
+        excess = {name: float(x[i]) for name, i in self.excess.items() if x[i] > 1e-6}
+        dear = sum(self.costs[i] * x[i] for i in self.excess.values())
+        return Solution(
+            {op: self.options[op][i] for op, i in picked.items()},
+            {arg: best(states) for arg, states in self.resting.items()},
+            [best(states) for states in self.final],
+            objective - dear,
+            min(bound - dear, objective - dear),
+            len(self.costs),
+            excess,
+            [self.choice[op][i] for op, i in picked.items() if len(self.choice[op]) > 1],
+        )
+
+
+def peak_points(function: Function, most: int = 8) -> list[list[Value]]:
+    """Values live at the positions that hold most bytes (unsharded), arguments apart."""
+    ops = function.body.ops
+    position = {op: i for i, op in enumerate(ops)}
+    points: list[tuple[int, int, list[Value]]] = []
+    live: dict[Value, int] = {}
+    for i, op in enumerate(ops):
+        for r in op.results:
+            live[r] = max((position[u] for u in r.users if u in position), default=i)
+        points.append((-sum(r.tensor.bytes for r in live), i, list(live)))
+        live = {v: last for v, last in live.items() if last > i}
+    return [values for _, _, values in sorted(points, key=lambda p: p[:2])[:most] if values]
+
+
+def infeasible(limit: int, least: int) -> DmlcError:
+    return DmlcError(f"no plan fits {limit:,} bytes a rank: the smallest found needs {least:,} bytes, {least - limit:,} too many", notes=("use more devices, a smaller batch (--dim) or a lower precision",))
