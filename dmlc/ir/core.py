@@ -194,7 +194,7 @@ class Op:
         return copy
 
     def add_region(self, region: Region | None = None) -> Region:
-        region = region or Region()
+        region = region if region is not None else Region()
         region.op = self
         self.regions.append(region)
         return region
@@ -305,7 +305,7 @@ class Region:
             self.add_block(b)
 
     def add_block(self, block: Block | None = None) -> Block:
-        block = block or Block()
+        block = block if block is not None else Block()
         block.region = self
         self.blocks.append(block)
         return block
