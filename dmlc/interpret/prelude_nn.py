@@ -3,7 +3,7 @@
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 # ---------------------------------------------------------------- attention
 

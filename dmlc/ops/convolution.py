@@ -66,6 +66,17 @@ class Convolution(Contraction):
             raise DmlcError(f"'{op.name}' needs at least one group", op.loc)
         if not 3 <= len(op.operands[0].shape) <= 5 or len({len(v.shape) for v in (*op.operands, *op.results)}) != 1:
             raise DmlcError(f"'{op.name}' takes tensors of one rank from 3 to 5", op.loc)
+        if cls.given:
+            _check_counts(op)
+
+
+def _check_counts(op: Op) -> None:
+    """A gradient's types must be those of a convolution over its windows."""
+    first, second, result = *op.operands, op.result
+    x, w, y = (result, second, first) if op.name == "dmlc.conv_input_grad" else (first, result, second)
+    counts = windows_of(op, w.shape[2:]).count(x.shape[2:])
+    if counts != y.shape[2:]:
+        raise DmlcError(f"'{op.name}' takes a gradient of {y.shape[2:]} windows, but there are {counts}", op.loc)
 
 
 class Conv(Convolution):
