@@ -104,13 +104,14 @@ def _run_pieces(text: str, passes: tuple[Pass, ...], options: argparse.Namespace
 
 
 def _run_piece(text: str, first_line: int, passes: tuple[Pass, ...], options: argparse.Namespace, output: _Output) -> None:
+    import dmlc.ops  # noqa: F401  (registers the op set)
     from dmlc.ir.parser import parse_module
     from dmlc.ir.printer import print_module
     from dmlc.ir.verifier import verify
     from dmlc.passmanager.context import Context
 
     name = "<stdin>" if options.file == "-" else options.file
-    module = parse_module("\n" * first_line + text, name)
+    module = parse_module(text, name, first_line + 1)
     if not options.no_verify:
         verify(module)
     context = Context.for_module(module, Path() if options.file == "-" else Path(options.file).parent)

@@ -1,0 +1,39 @@
+"""Collects the text tests (`*.mlir`) as pytest items and runs them in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dmlc.tools.text_tests import all_tests, run_test
+
+
+class TextTestFailure(Exception):
+    """A RUN line failed; the message is what the tools said."""
+
+
+class TextFile(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        yield TextItem.from_parent(self, name="RUN")
+
+
+class TextItem(pytest.Item):
+    def runtest(self) -> None:
+        failure = run_test(self.path)
+        if failure is not None:
+            raise TextTestFailure(failure)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        return str(excinfo.value) if isinstance(excinfo.value, TextTestFailure) else super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, str(self.path)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path in all_tests(Path(__file__).parent):
+        return TextFile.from_parent(parent, path=file_path)
+    return None
