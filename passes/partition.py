@@ -31,7 +31,7 @@ INDEX = TensorType((), "i64")
 class Partition(Pass):
     name = "partition"
     numerics = "reordered"
-    requires = ("planned",)
+    requires = ("global",)
     ensures = ("partitioned",)
 
     def run(self, module: Module, context: Context) -> bool:

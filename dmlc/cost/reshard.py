@@ -69,8 +69,8 @@ class _Walk:
         """Size of dim d as it lies now on a rank."""
         return self.mesh.local_size(self.shape[d], self.dims[d], self.grains[d])
 
-    def _add(self, kind: str, axes: tuple[str, ...], **attrs) -> None:
-        self.out.append(Step(kind, axes, AttrDict(attrs), self._here()))
+    def _add(self, kind: str, over: tuple[str, ...], **attrs) -> None:
+        self.out.append(Step(kind, over, AttrDict(attrs), self._here()))
 
     def _busy(self) -> set[str]:
         return {a for dim in self.dims for a in dim} | set(self.unreduced)

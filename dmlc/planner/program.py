@@ -20,7 +20,7 @@ from dmlc.ops.base import flops_of
 from dmlc.planner.candidates import Candidate
 from dmlc.planner.pricing import Pricing, is_matrix
 
-RELAXED = 10**4  # price of exceeding a hard bound, in multiples of the whole program's replicated time
+RELAXED = 10**3  # price of exceeding a hard bound by the whole, in multiples of all prices together
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Program:
         """sum of terms <= bound + excess; the excess is so dear that it is used only where nothing else is feasible."""
         if not terms:
             return
-        dear = RELAXED * (1.0 + sum(max(self.costs[x] for x in variables) for variables in self.choice.values()))
+        dear = RELAXED * (1.0 + sum(c for i, c in enumerate(self.costs) if i not in self.excess.values()))
         self.excess[name] = self._variable(dear, upper=1.0)
         self._constraint([*terms, (self.excess[name], -1.0)], -float("inf"), bound)
 

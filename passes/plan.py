@@ -1,0 +1,205 @@
+"""`plan`: decides where every op runs. It only annotates, so a person can edit what it wrote.
+
+For each way to divide the devices into data x tensor parallel, the data axes follow the batch from the inputs and an integer
+programme chooses the rest (`dmlc.planner`). An explicit `dp=…,tp=…` adds hard bounds on each rank's share of the matrices and of the
+contractions; what cannot meet them is relaxed with a remark. Written: the mesh, `dmlc.place` on ops, `dmlc.sharding` on inputs and
+results, `dmlc.storage` on weights, and `dmlc.plan` on the module (price, proven bound, the second-best plan).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dmlc.cluster import Cluster
+from dmlc.cost.model import CostModel
+from dmlc.ir.attributes import AttrDict, Sharding
+from dmlc.ir.core import BlockArgument, Function, Module, Op
+from dmlc.ir.location import DmlcError
+from dmlc.ir.sharding import Mesh
+from dmlc.ops.base import flops_of, rule_of
+from dmlc.ops.place import share
+from dmlc.passmanager.base import Pass
+from dmlc.passmanager.context import Context
+from dmlc.planner.batch import batch_of, data_places
+from dmlc.planner.candidates import Candidate, candidates
+from dmlc.planner.grains import grains_of
+from dmlc.planner.pricing import Pricing, is_matrix, signature
+from dmlc.planner.program import Bounds, Program, Solution, infeasible
+from dmlc.planner.request import Request, factorisations, mesh_for
+from dmlc.simulate.choice import Choice
+
+
+@dataclass(frozen=True)
+class Plan(Pass):
+    name = "plan"
+    numerics = "exact"
+    requires = ("global",)
+
+    def run(self, module: Module, context: Context) -> bool:
+        if any("dmlc.place" in op.attrs for op in module.main.ops()):
+            return False  # placed by hand
+        request = Request.of(module)
+        cost = CostModel(Cluster.of(module))
+        best, second = decide(module, request, cost)
+        apply(module, best, second)
+        explain(module, best, request, context)
+        return True
+
+
+@dataclass
+class Planned:
+    """One solved division of the devices."""
+
+    mesh: Mesh
+    solution: Solution
+    options: dict[Op, list[Candidate]]
+    inputs: dict[BlockArgument, Sharding]
+    choice: Choice = field(default_factory=Choice)
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return self.mesh.sizes.get("data", 1), self.mesh.sizes.get("model", 1)
+
+    @property
+    def text(self) -> str:
+        return "dp={},tp={}".format(*self.degrees)
+
+
+def decide(module: Module, request: Request, cost: CostModel) -> tuple[Planned, Planned | None]:
+    """The cheapest plan and the next one: over all divisions of the devices, or for the one asked for over all placements."""
+    function = module.main
+    limit = request.memory or cost.cluster.memory
+    if module.mesh_op is not None:
+        mesh = Mesh.of(module)
+        return _within(function, mesh, cost, _bounds(request, mesh, limit, explicit=False))
+    if request.degrees is not None:
+        mesh = mesh_for(request.degree("dp"), request.degree("tp"))
+        return _within(function, mesh, cost, _bounds(request, mesh, limit, explicit=True))
+    solved = [p for d, t in divisions(function, request.devices) if (p := solve(function, mesh_for(d, t), cost, Bounds(memory=limit))[0]) is not None]
+    if not solved:
+        raise infeasible(limit, _least_memory(function, request.devices, cost))
+    solved.sort(key=lambda p: p.solution.objective)  # stable: most data parallel first among equals
+    return solved[0], solved[1] if len(solved) > 1 else None
+
+
+def divisions(function: Function, devices: int) -> list[tuple[int, int]]:
+    """Ways to divide the devices worth solving: data parallel only where there is a batch to split."""
+    batched = any(a.attrs.get("dmlc.batch_dim") is not None and a.shape[a.attrs["dmlc.batch_dim"]] > 1 for a in function.args)
+    return [(d, t) for d, t in factorisations(devices) if d == 1 or batched]
+
+
+def _bounds(request: Request, mesh: Mesh, limit: int, explicit: bool) -> Bounds:
+    tensor, ranks = mesh.sizes.get("model", 1), mesh.devices
+    if not explicit or tensor == 1:
+        return Bounds(memory=limit)
+    return Bounds((1 + request.slack) / tensor, (1 + request.slack) / ranks, limit)
+
+
+def _within(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tuple[Planned, Planned | None]:
+    planned, program = solve(function, mesh, cost, bounds)
+    if planned is None:
+        raise infeasible(bounds.memory, _held(function, mesh))
+    second = program.solve([planned.solution.excluded]) if len(planned.solution.excluded) > 1 and planned.solution.variables < 20000 else None
+    return planned, Planned(mesh, second, planned.options, planned.inputs) if second is not None else None
+
+
+def solve(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tuple[Planned | None, Program]:
+    batch = batch_of(function)
+    data = tuple(a for a in mesh.order if a == "data")
+    tensor = tuple(a for a in mesh.order if a != "data")
+    places, natural = data_places(function, mesh, data, batch)
+    inputs = {a: natural[a] for a in function.args if a.attrs.get("dmlc.role", "input") == "input"}
+    grains = grains_of(function, mesh, tensor)
+    options: dict[Op, list[Candidate]] = {}
+    known: dict[tuple, list[Candidate]] = {}
+    for op, place in places.items():
+        key = (signature(op), place, batch.factors[op], tuple(sorted(grains.get(op, {}).items())))
+        if key not in known:
+            known[key] = candidates(op, mesh, tensor, place, batch.factors[op], grains.get(op, {}))
+        options[op] = known[key]
+    program = Program(function, mesh, Pricing(mesh, cost), options, inputs, bounds)
+    solution = program.solve()
+    return (Planned(mesh, solution, options, inputs) if solution is not None else None), program
+
+
+def _held(function: Function, mesh: Mesh) -> int:
+    """Bytes of the weights on a rank when every one is split by all tensor axes: what no plan of this mesh goes below."""
+    tensor = mesh.sizes.get("model", 1)
+    return sum(-(-a.tensor.bytes // tensor) for a in function.args)
+
+
+def _least_memory(function: Function, devices: int, cost: CostModel) -> int:
+    return min(_held(function, mesh_for(d, t)) for d, t in divisions(function, devices))
+
+
+# ---------------------------------------------------------------- writing it down
+
+
+def choice_of(planned: Planned) -> Choice:
+    """The plan as a Choice: places by op id, storage by argument name."""
+    places = {op.id: c.place.to_attr() for op, c in planned.solution.places.items() if not c.place.is_trivial}
+    storage = {a.name: s for a, s in planned.solution.storage.items() if a not in planned.inputs}
+    return Choice(places=AttrDict(places), storage=AttrDict(storage))
+
+
+def apply(module: Module, planned: Planned, second: Planned | None = None) -> None:
+    function = module.main
+    if module.mesh_op is None:
+        op = Op("dmlc.mesh", (), (), {"sym_name": planned.mesh.name, "axes": planned.mesh.axes})
+        first = module.body.first
+        module.body.insert_before(first, op) if first is not None else module.body.append(op)
+    choice = choice_of(planned)
+    for op in planned.solution.places:
+        if op.id in choice.places:
+            op.attrs["dmlc.place"] = choice.places[op.id]
+    for arg, sharding in planned.solution.storage.items():
+        arg.attrs["dmlc.sharding" if arg in planned.inputs else "dmlc.storage"] = sharding
+    for attrs, sharding in zip(function.result_attrs, planned.solution.results):
+        attrs["dmlc.sharding"] = sharding
+    module.attrs["dmlc.plan"] = _summary(planned, second)
+
+
+def _summary(planned: Planned, second: Planned | None) -> AttrDict:
+    """Prices in picoseconds; the gap in parts per million."""
+    dp, tp = planned.degrees
+    s = planned.solution
+    summary = {"dp": dp, "tp": tp, "price": round(s.objective), "bound": round(s.bound), "gap": round(s.gap * 1e6)}
+    if second is not None:
+        summary["second"] = AttrDict(plan=second.text, price=round(second.solution.objective))
+    return AttrDict(summary)
+
+
+def explain(module: Module, planned: Planned, request: Request, context: Context) -> None:
+    """Remarks: what each relaxed bound is about, what stays whole and why, whether devices only replicate."""
+    mesh, solution = planned.mesh, planned.solution
+    if mesh.devices > 1 and all(c.place.is_trivial for c in solution.places.values()):
+        context.remark(None, f"all {mesh.devices} devices do the same work: no op can be split")
+    if mesh.sizes.get("model", 1) == 1:
+        return
+    if request.degrees is not None and not any("model" in c.place.axes for c in solution.places.values()):
+        raise DmlcError(f"no op of this model can use tensor parallelism (tp={mesh.sizes['model']})", module.main.op.loc)
+    for name, excess in solution.excess.items():
+        context.remark(None, f"the bound on {name} a rank is relaxed by {excess:.1%} of the total: no placement meets it")
+    for arg, sharding in solution.storage.items():
+        if is_matrix(arg) and arg not in planned.inputs and not any("model" in d for d in sharding.dims):
+            op = next(iter(arg.users), None)
+            context.remark(op, f"%{arg.name} stays whole on every rank of the model axis: {_why_whole(arg, planned)}")
+    for op, c in solution.places.items():
+        if flops_of(op) and share(mesh, op, c.place) > (1 + request.slack) / mesh.devices and "model" not in c.place.axes:
+            context.remark(op, f"'{op.name}' is computed whole on every rank of the model axis: {_why_unsplit(op, planned)}")
+
+
+def _why_whole(arg: BlockArgument, planned: Planned) -> str:
+    users = [op for op in arg.users if op in planned.options]
+    can = [op for op in users if any(any("model" in d for i, v in enumerate(op.operands) if v is arg for d in c.operands[i].dims) for c in planned.options[op])]
+    if not can:
+        return "no op that reads it can use a part of it"
+    return "splitting it would cost more communication than it saves"
+
+
+def _why_unsplit(op: Op, planned: Planned) -> str:
+    if all("model" not in c.place.axes for c in planned.options[op]):
+        return f"none of its factors can be split ({rule_of(op)})"
+    return "splitting it would cost more communication than it saves"
+
+
