@@ -1,4 +1,4 @@
-"""Finding an order of units: list schedules, exact search for small graphs, local search, late starts.
+"""Finding an order of units: the best of a few list schedules, exact search for small graphs, local search, late starts.
 
 Nothing here is random and every limit counts evaluations, not seconds, so that the same graph gives the same order everywhere.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dmlc.simulate.branch import best_order
-from dmlc.simulate.engine import bounds, replay, tails
+from dmlc.simulate.engine import bounds, replay
+from dmlc.simulate.listing import Order, list_order
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
 EFFORT = 2_000_000  # units replayed by a local search, all evaluations together
-
-Order = tuple[int, ...]
 
 
 def order_of(units: Units, ids: Iterable[str] | None) -> Order | None:
@@ -24,40 +23,6 @@ def order_of(units: Units, ids: Iterable[str] | None) -> Order | None:
     number = {name: u for u, name in enumerate(units.ids)}
     order = tuple(number[i] for i in ids if i in number)
     return order if units.is_legal(order) else None
-
-
-# ---------------------------------------------------------------- list schedules
-
-
-def list_order(units: Units, by_path: bool = True) -> Order:
-    """Starts as early as possible; else the ready unit that need not wait for a collective, first the one with the longest path
-    after it (`by_path`) or the one that stands first in the program."""
-    rank = [-t for t in tails(units)] if by_path else list(range(len(units)))
-    missing = [len(p) for p in units.preds]
-    ready = [u for u, n in enumerate(missing) if n == 0]
-    done, free = [0] * len(units), [0] * (len(units.streams) + 1)
-    order: list[int] = []
-    while ready:
-        u = min(ready, key=lambda u: _preference(units, u, done, free[COMPUTE], rank))
-        ready.remove(u)
-        order.append(u)
-        free[COMPUTE] = max(free[COMPUTE], _available(units, u, done))
-        s = units.stream[u]
-        free[s] = done[u] = max(free[COMPUTE], free[s]) + units.time[u]
-        for v in units.succs[u]:
-            missing[v] -= 1
-            if missing[v] == 0:
-                ready.append(v)
-    return tuple(order)
-
-
-def _available(units: Units, u: int, done: Sequence[int]) -> int:
-    return max((done[p] for p in units.preds[u]), default=0)
-
-
-def _preference(units: Units, u: int, done: Sequence[int], clock: int, rank: Sequence[int]) -> tuple[int, bool, int, int]:
-    """How long it would stall, starts before computation, then the rank."""
-    return max(_available(units, u, done) - clock, 0), units.stream[u] == COMPUTE, rank[u], u
 
 
 # ---------------------------------------------------------------- search
@@ -94,13 +59,23 @@ class Search:
         return self.time <= self.bound or self.left <= 0
 
 
+def list_orders(units: Units) -> list[Order]:
+    """The list schedules by every rule, the one nearest to the program first."""
+    return [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
+
+
+def quick_time(units: Units) -> int:
+    """Makespan of the best list schedule or of the units as listed: the price a decision is judged by."""
+    return min(replay(units, order) for order in (range(len(units)), *list_orders(units)))
+
+
 def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
     """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units."""
     search = Search(units, cap, effort)
     if not units.communicates or search.finished:
         return search.base
-    for by_path in (False, True):
-        search.offer(list_order(units, by_path))
+    for order in list_orders(units):
+        search.offer(order)
     if len(units) <= EXACT:
         search.offer(best_order(units, search.order, search.cap))
     else:
@@ -144,9 +119,10 @@ def stalls(units: Units, order: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _slots_before(units: Units, order: Sequence[int], unit: int) -> list[int]:
-    """Positions before `unit` worth pulling it to: the start, and a few halvings."""
+    """Positions before `unit` worth pulling it to: those of earlier collectives in its stream, and a few evenly spread ones."""
     at = order.index(unit)
-    return sorted({at * k // 8 for k in range(8)} - {at})
+    queued = [i for i in range(at) if units.stream[order[i]] == units.stream[unit]]
+    return sorted({at * k // 8 for k in range(8)} | set(queued[-8:]))
 
 
 def _fillers(units: Units, order: Sequence[int], at: int, window: int = 64) -> list[int]:

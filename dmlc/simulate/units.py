@@ -145,6 +145,8 @@ class UnitGraph:
             waiting = self._wait(op) if is_start(op) and not explicit_waits else None
             key = comm_key(op, self.region) if is_collective(op) else None
             nodes.append(Node(op, (op,) if waiting is None else (op, waiting), self._price(op), key))
+            if explicit_waits and key is not None and not is_start(op):  # a synchronous collective waits for itself
+                nodes.append(Node(op, (), Cost(), preds={len(nodes) - 1: None}))
         return nodes
 
     def _start(self, wait: Op) -> Op | None:
@@ -278,9 +280,7 @@ class UnitGraph:
 
     def _stream(self, members: list[int], streams: tuple[tuple[str, ...], ...]) -> int:
         key = self.nodes[members[0]].key
-        if key is None or (len(members) == 1 and self.nodes[members[0]].op.name == "comm.wait"):
-            return COMPUTE
-        return streams.index(key.axes)
+        return COMPUTE if key is None else streams.index(key.axes)
 
     def _unit_cost(self, members: list[int]) -> Cost:
         if len(members) == 1:
@@ -305,14 +305,14 @@ class UnitGraph:
         return max(region_bytes(self.nodes[n].op) for n in members)
 
     def price(self, choice: Choice | None = None) -> Cost:
-        """Simulated time of the block under `choice`: its explicit order if it has one, else a list schedule."""
+        """Simulated time of the block under `choice`: its explicit order if it has one, else the best list schedule."""
         from dmlc.simulate.engine import replay
-        from dmlc.simulate.ordering import list_order, order_of
+        from dmlc.simulate.ordering import order_of, quick_time
 
         units = self.units(choice)
         given = order_of(units, choice.order.get(self.region)) if choice is not None else None
         total = sum((self._unit_cost(list(m)) for m in units.nodes), Cost())
-        return Cost(replay(units, given or list_order(units)), total.bytes, total.flops, total.source)
+        return Cost(quick_time(units) if given is None else replay(units, given), total.bytes, total.flops, total.source)
 
 
 def _delivered_bytes(op: Op) -> int:
