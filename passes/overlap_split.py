@@ -1,0 +1,199 @@
+"""overlap-split: a matrix product and the collective beside it become chunks, so that the communication of one chunk runs during the
+product of another.
+
+A candidate is a collective with the product that feeds it, or the products it feeds, and what lies between; a wide candidate also
+takes the row-by-row ops and products around. Repeated layers are decided once. A decision is kept when the simulated program gets
+shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dmlc.cluster import Cluster
+from dmlc.cost import CostModel
+from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ops.base import own_attrs
+from dmlc.ops.comm import is_collective, is_start
+from dmlc.passes import _chunking
+from dmlc.passes._chunking import find_cut, is_contraction, is_convex, is_splittable
+from dmlc.passmanager import Context, Pass
+from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.ordering import quick_time
+
+apply = _chunking.apply
+
+
+@dataclass(frozen=True)
+class OverlapSplit(Pass):
+    """`chunks` fixes the number of pieces (0: the best of 2, 4, 8); `force` splits even if the simulation sees no gain."""
+
+    name = "overlap-split"
+    numerics = "reordered"
+    requires = ("partitioned",)
+
+    chunks: int = 0
+    force: bool = False
+
+    def run(self, module: Module, context: Context) -> bool:
+        cost = CostModel(Cluster.of(module))
+        given = Choice.of(module, order=False)
+        block = module.main.body
+        kinds = candidates(block)
+        choice = decide(UnitGraph(block, cost), given, cost, self.chunks, self.force)
+        for kind in kinds:
+            first = kind[0][0]
+            if not any(op.id in choice.chunks for op in first):
+                context.remark(next(op for op in first if is_collective(op)), _why_not(first))
+        return apply(module, choice)
+
+
+def _why_not(ops: Sequence[Op]) -> str:
+    if find_cut(ops, 2) is None:
+        return "not split: no dim of the product is free of the collective's own and large enough"
+    return "not split: chunks would take longer than what they hide"
+
+
+# ---------------------------------------------------------------- candidates
+
+Piece = tuple[Op, ...]
+
+
+def candidates(block: Block) -> list[list[tuple[Piece, Piece]]]:
+    """(narrow, wide) pieces around each collective, alike ones together, in program order."""
+    kinds: dict[tuple, list[tuple[Piece, Piece]]] = {}
+    number = {op: i for i, op in enumerate(block)}
+    for op in block:
+        if not is_collective(op) or is_start(op) or len(op.operands) != 1:
+            continue
+        narrow = _narrow(op)
+        if narrow is not None:
+            ordered = tuple(sorted(narrow, key=number.__getitem__))
+            wide = tuple(sorted(_widened(ordered), key=number.__getitem__))
+            kinds.setdefault((_signature(ordered), _signature(wide)), []).append((ordered, wide))
+    return list(kinds.values())
+
+
+def _signature(ops: Piece) -> tuple:
+    """Equal for pieces of the same shape in every respect."""
+    return tuple((op.name, tuple(v.type for v in (*op.operands, *op.results)), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))) for op in ops)
+
+
+def _narrow(collective: Op) -> list[Op] | None:
+    """The collective with the product that feeds it, else with the products it feeds; None without one."""
+    chain = [collective]
+    while (op := chain[-1].operands[0].op) is not None and op.block is collective.block and op.results[0].users == [chain[-1]] and is_splittable(op):
+        chain.append(op)
+        if is_contraction(op):
+            return chain
+        if is_collective(op) or len(op.operands) != 1:
+            break
+    users = collective.results[0].users
+    if users and all(is_contraction(u) and is_splittable(u) and u.block is collective.block for u in users):
+        return [collective, *users]
+    return None
+
+
+def _widened(ops: Piece) -> list[Op]:
+    """The piece with neighbours that can be cut alike: producers whose only users are inside, and all users of what leaves it.
+    Growth stops at products and collectives (they are taken, nothing beyond them)."""
+    members = dict.fromkeys(ops)
+    for _ in range(16):
+        for group in _growth(members):
+            grown = [*members, *group]
+            if find_cut(sorted_ops(grown), 2) is not None and is_convex(grown):
+                members = dict.fromkeys(grown)
+                break
+        else:
+            break
+    return list(members)
+
+
+def sorted_ops(ops: Sequence[Op]) -> list[Op]:
+    """In program order."""
+    wanted = set(ops)
+    block = ops[0].block
+    assert block is not None
+    return [op for op in block if op in wanted]
+
+
+def _growth(members: dict[Op, None]) -> Iterator[list[Op]]:
+    """Sets of ops to add, one after the other."""
+    for op in list(members):
+        for value in op.operands:
+            maker = value.op
+            if maker is not None and maker not in members and maker.block is op.block and is_splittable(maker) and not is_collective(maker):
+                if all(u in members for r in maker.results for u in r.users) and not _is_end(op, members):
+                    yield [maker]
+    for op in list(members):
+        for value in op.results:
+            outside = [u for u in value.users if u not in members]
+            if outside and not _is_end(op, members) and all(u.block is op.block and is_splittable(u) and not is_collective(u) for u in outside):
+                yield outside
+
+
+def _is_end(op: Op, members: dict[Op, None]) -> bool:
+    """Whether growth stops at `op`: a product that was added."""
+    return is_contraction(op) and not any(is_collective(n) for n in _chunking._neighbours(op) if n in members)
+
+
+# ---------------------------------------------------------------- decision
+
+
+def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
+    """Adds numbers of chunks for the pieces that shorten the program when cut."""
+    block = graph.block
+    best_time = quick_time(graph.units())
+    for kind in candidates(block):
+        if any(op.id in choice.chunks for narrow, wide in kind for op in wide) or not (force or _may_gain(kind[0], graph, cost)):
+            continue
+        options = [option for k in ((chunks,) if chunks else (2, 4, 8)) for option in _options(kind, k, choice)]
+        timed = [(time, i) for i, option in enumerate(options) if (time := trial(block, option, cost)) is not None]
+        if timed and (min(timed)[0] < best_time or force):
+            best_time, best = min(timed)
+            choice = options[best]
+    return choice
+
+
+def _options(kind: Sequence[tuple[Piece, Piece]], count: int, choice: Choice) -> Iterator[Choice]:
+    """`choice` with all pieces of a kind cut narrowly, and with all cut widely."""
+    for pieces in zip(*kind):
+        marked = dict(choice.chunks)
+        for piece in pieces:
+            marked.update({op.id: count for op in piece})
+        yield choice.with_(chunks=marked)
+
+
+def _may_gain(pair: tuple[Piece, Piece], graph: UnitGraph, cost: CostModel) -> bool:
+    """Whether two chunks could hide more than the second collective's start-up and the second kernels' launches cost."""
+    _, wide = pair
+    collectives = [op for op in wide if is_collective(op)]
+    products = [op for op in wide if is_contraction(op)]
+    hidden = min(sum(cost.op(op).time for op in collectives), sum(cost.op(op).time for op in wide if op not in collectives)) // 2
+    startup = sum(cost.startup(op.name.split(".")[1], op.attrs["axes"], graph.mesh) for op in collectives)
+    return hidden > startup + len(products) * cost.cluster.device.launch
+
+
+def trial(block: Block, choice: Choice, cost: CostModel) -> int | None:
+    """Simulated time of the block's module when `choice` is applied to a copy; None when it cannot be."""
+    from dmlc.ir.location import DmlcError
+
+    copy = _copy_of(block)
+    try:
+        apply(copy, choice)
+    except DmlcError:
+        return None
+    return quick_time(UnitGraph(copy, cost).units())
+
+
+def _copy_of(block: Block) -> Block:
+    """The same block in a copy of its function, in a module with the same mesh."""
+    owner = block.region.op if block.region is not None else None
+    assert owner is not None and owner.name == "func.func" and owner.parent is not None
+    module = Module()
+    mesh = Module(owner.parent).mesh_op
+    if mesh is not None:
+        module.body.append(mesh.clone())
+    mapping: dict[Value, Value] = {}
+    return module.body.append(owner.clone(mapping)).region.block
