@@ -1,0 +1,144 @@
+"""PyTorch programs as modules of the IR.
+
+A source is a `.pt2` file (`torch.export.save`), or a Python function `file.py:name` / `package.module:name` that returns
+`(module, args[, kwargs[, dynamic_shapes]])`. The module is put in evaluation mode (training mode on request), exported and functionalised
+without decompositions, so that attention, norms and activations arrive whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dmlc.frontend.result import ImportResult
+from dmlc.frontend.torch_import import Importer
+from dmlc.frontend.torch_reference import Reference
+from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
+from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.suggest import did_you_mean
+from dmlc.ir.weights import WeightStore
+
+
+def import_program(source: str | Path, dims: Mapping[str, int] | None = None, train: bool = False) -> ImportResult:
+    """Import `source`. `dims` binds free sizes by name; the others keep the example's. Raises `DmlcError` for whatever cannot be imported."""
+    text = str(source)
+    if text.endswith(".pt2"):
+        program, shapes, eager = load_program(Path(text)), None, None
+    else:
+        eager, args, kwargs, shapes = load_model(text)
+        program = export(eager, args, kwargs, shapes, train, text)
+    return import_exported(program, dims, shapes, eager)
+
+
+def import_exported(program: torch.export.ExportedProgram, dims: Mapping[str, int] | None = None, shapes: Any = None, eager: torch.nn.Module | None = None) -> ImportResult:
+    """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference."""
+    program = functional(program)
+    sizes = free_sizes(program, shapes)
+    bound = bind(sizes, dims or {})
+    weights = WeightStore()
+    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights).run()
+    tag_batch(module)
+    return ImportResult(module, weights, example_inputs(program, module), bound, Reference(program, eager))
+
+
+# ---------------------------------------------------------------- sources
+
+
+def load_program(path: Path) -> torch.export.ExportedProgram:
+    loc = Loc(str(path))
+    if not path.is_file():
+        raise DmlcError("no such file", loc)
+    try:
+        with quiet():
+            return torch.export.load(str(path))
+    except Exception as e:  # the loader's errors on damaged files have no common class
+        raise DmlcError(f"not a program saved by torch.export.save: {first_line(e)}", loc) from None
+
+
+def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
+    """Call the function that `source` names. Returns module, args, kwargs, dynamic shapes."""
+    place, _, name = source.rpartition(":")
+    loc = Loc(source)
+    if not place:
+        raise DmlcError("expected a .pt2 file, file.py:function or package.module:function", loc)
+    module = _load_file(Path(place), loc) if place.endswith(".py") else _load_package(place, loc)
+    build = getattr(module, name, None)
+    if not callable(build):
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
+    made = build()
+    made = made if isinstance(made, tuple) else (made,)
+    if not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
+        raise DmlcError(f"'{name}' must return (module, args[, kwargs[, dynamic_shapes]])", loc)
+    eager, args, kwargs, shapes = (*made, *(None,) * (4 - len(made)))
+    return eager, tuple(args) if isinstance(args, Sequence) else (args,), dict(kwargs or {}), shapes
+
+
+def _load_file(path: Path, loc: Loc) -> Any:
+    if not path.is_file():
+        raise DmlcError(f"no such file: {path}", loc)
+    name = f"dmlc_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as e:
+        raise DmlcError(f"{e.msg}", Loc(str(path), e.lineno or 1, e.offset or 1)) from None
+    except ImportError as e:
+        raise DmlcError(f"{path} cannot be imported: {e}", loc) from None
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def _load_package(name: str, loc: Loc) -> Any:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        raise DmlcError(f"{name} cannot be imported: {e}", loc) from None
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+# ---------------------------------------------------------------- export
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings that concern PyTorch's own developers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def export(module: torch.nn.Module, args: tuple, kwargs: dict, shapes: Any, train: bool, what: str) -> torch.export.ExportedProgram:
+    module.train(train)
+    try:
+        with quiet(), torch.set_grad_enabled(train):
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    except Exception as e:  # whatever the model's own code or the tracer raises is the user's to see, as one message
+        raise DmlcError(f"torch.export cannot trace the model: {first_line(e)}", Loc(what)) from e
+
+
+def first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+
+
+def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Without mutation and aliasing; no operator is decomposed."""
+    with quiet(), torch.no_grad():
+        return program.run_decompositions({})

@@ -1,0 +1,283 @@
+"""An exported PyTorch program becomes a module: arguments, ops in order, results."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
+from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
+from dmlc.ir.attributes import DenseResource
+from dmlc.ir.builder import Builder
+from dmlc.ir.core import Module, Value
+from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.types import TensorType
+from dmlc.ir.weights import WeightStore
+
+CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size", "sym_constrain_range")
+SCOPES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # regions whose body is taken as it is
+ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "const"}
+BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
+
+
+class Importer:
+    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers."""
+
+    def __init__(self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore):
+        self.program, self.symbols, self.weights = program, symbols, weights
+        self.module = Module()
+        self.function = self.module.add_function("main")
+        self.builder = Builder.at_end(self.function.body)
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.targets: dict[torch.fx.Node, str] = {}  # placeholder -> the parameter's own name
+        self._taken: set[str] = set()
+        self._streams = 0
+
+    # ------------------------------------------------------------ sizes and types
+
+    def size(self, n: int | torch.SymInt) -> int:
+        if isinstance(n, int):
+            return n
+        expression = n.node.expr.subs(self.symbols)
+        if not expression.is_Integer:
+            raise DmlcError(f"the size {expression} is not known at compile time")
+        return int(expression)
+
+    def type(self, val: Any) -> TensorType:
+        if isinstance(val, torch.Tensor):
+            return TensorType(tuple(self.size(n) for n in val.shape), dtype_name(val.dtype))
+        return TensorType((), "i1" if isinstance(val, (bool, torch.SymBool)) else "i64" if isinstance(val, (int, torch.SymInt)) else "f64")
+
+    # ------------------------------------------------------------ names
+
+    def name(self, node: torch.fx.Node) -> str:
+        """What the model calls the place of a node: its module's path, or that of the weight it takes, or path and operator."""
+        path, kind = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())[-1]
+        path = re.sub(r"@\d+$", "", path)  # a module called a second time
+        if kind.startswith("torch.nn.modules.") and not kind.endswith(("Sequential", "MultiheadAttention", "ModuleList")):
+            return path
+        weights = [self.targets[n] for n in node.all_input_nodes if n in self.targets and len(n.meta["val"].shape) > 1]
+        if weights and weights[0].startswith(path):
+            return weights[0].removesuffix(".weight")
+        short = operator_name(node).split(".")[0].strip("_")
+        return f"{path}.{short}" if path else short
+
+    def argument_name(self, name: str) -> str:
+        """A unique identifier near `name`."""
+        base = re.sub(r"\W", "_", name) or "arg"
+        base, stem, n = ("_" + base if base[0].isdigit() else base), base, 0
+        while base in self._taken:
+            n += 1
+            base = f"{stem}_{n}"
+        self._taken.add(base)
+        return base
+
+    def stream(self) -> int:
+        """A new stream of random numbers."""
+        self._streams += 1
+        return self._streams - 1
+
+    def seed_and_step(self) -> list[Value]:
+        """The arguments that random ops take: one seed, and the count of steps so far (i64 scalars)."""
+        found = {a.name: a for a in self.function.args}
+        for name in ("rng_seed", "rng_step"):
+            if name not in found:
+                found[name] = self.function.body.add_arg(TensorType((), "i64"), self.argument_name(name), {"dmlc.role": "seed"})
+        return [found["rng_seed"], found["rng_step"]]
+
+    # ------------------------------------------------------------ arguments
+
+    def arguments(self) -> None:
+        """Inputs first, then weights in order of first use; unused weights are left out. Tied weights become one argument."""
+        specs = {s.arg.name: s for s in self.program.graph_signature.input_specs}
+        placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        for node in placeholders:
+            if specs[node.name].kind == InputKind.USER_INPUT:
+                self._input(node)
+        mutated = set(self.program.graph_signature.buffers_to_mutate.values())
+        order = {n: i for i, n in enumerate(self.program.graph.nodes)}
+        used = [n for n in placeholders if n not in self.env and (n.users or specs[n.name].target in mutated)]
+        groups = self._ties(specs)
+        known: dict[Any, Value] = {}
+        for node in sorted(used, key=lambda n: min((order[u] for u in n.users), default=0)):
+            if specs[node.name].kind not in ROLES or node.meta["val"] is None:
+                continue
+            key = self._storage(specs[node.name].target)
+            if key not in known:
+                known[key] = self._weight(specs[node.name], node, groups[key], mutated)
+            self.env[node], self.targets[node] = known[key], specs[node.name].target
+
+    def _input(self, node: torch.fx.Node) -> None:
+        val = node.meta["val"]
+        if isinstance(val, torch.Tensor):
+            self.env[node] = self.function.body.add_arg(self.type(val), self.argument_name(node.name), {"dmlc.role": "input"})
+
+    def tensor(self, target: str) -> torch.Tensor:
+        found = self.program.state_dict.get(target)
+        return found if found is not None else self.program.constants[target]
+
+    def _storage(self, target: str) -> Any:
+        """Equal for tied weights: the same storage read as the same tensor."""
+        t = self.tensor(target)
+        return (t.untyped_storage()._cdata, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype)
+
+    def _ties(self, specs: Mapping[str, Any]) -> dict[Any, list[str]]:
+        """Storage -> all names, in the order of the model; used or not."""
+        groups: dict[Any, list[str]] = {}
+        for spec in specs.values():
+            if spec.kind in ROLES and isinstance(self.tensor(spec.target), torch.Tensor):
+                groups.setdefault(self._storage(spec.target), []).append(spec.target)
+        return groups
+
+    def _weight(self, spec: Any, node: torch.fx.Node, names: list[str], mutated: set[str]) -> Value:
+        type_, name = self.type(node.meta["val"]), names[0]
+        role = ROLES[spec.kind]
+        if role == "buffer" and spec.persistent is False and not mutated.intersection(names):
+            role = "const"  # not part of the model's state and never written
+        self.weights.add(name, _reader(self.tensor(name), type_.dtype, name), type_)
+        attrs = {"dmlc.role": role, "dmlc.names": tuple(names), "dmlc.value": DenseResource(name, type_)}
+        return self.function.body.add_arg(type_, self.argument_name(name), attrs)
+
+    # ------------------------------------------------------------ body
+
+    def run(self) -> Module:
+        self.refuse(unsupported(self.program.graph_module))
+        self.arguments()
+        self.walk(self.program.graph_module)
+        self.results()
+        return self.module
+
+    @staticmethod
+    def refuse(missing: list[tuple[str, Loc]]) -> None:
+        """One error for all operators that cannot be imported."""
+        if not missing:
+            return
+        first = {name: loc for name, loc in reversed(missing)}
+        counts = {name: sum(n == name for n, _ in missing) for name in first}
+        notes = tuple(f"{name} at {loc}" + (f" and {counts[name] - 1} more" if counts[name] > 1 else "") for name, loc in sorted(first.items()))
+        raise DmlcError(f"{len(first)} operator{'s are' if len(first) > 1 else ' is'} not supported: {', '.join(sorted(first))}", missing[0][1], notes)
+
+    def walk(self, graph: torch.fx.GraphModule) -> Any:
+        for node in graph.graph.nodes:
+            if node.op == "output":
+                return node.args[0]
+            if node.op == "get_attr":
+                self._attribute(graph, node)
+            elif node.op == "call_function":
+                self.builder.loc = location_of(node)
+                self._call(graph, node)
+
+    def _attribute(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+        """A tensor that the graph holds itself becomes a constant argument."""
+        held = operator.attrgetter(str(node.target))(graph)
+        if not isinstance(held, torch.Tensor):
+            return
+        type_, name = self.type(held), self.argument_name(str(node.target))
+        self.weights.add(name, _reader(held, type_.dtype, name), type_)
+        self.env[node] = self.function.body.add_arg(type_, name, {"dmlc.role": "const", "dmlc.value": DenseResource(name, type_)})
+
+    def _call(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            if node.args[0] in self.env:
+                self.env[node] = self.env[node.args[0]][node.args[1]]
+        elif str(node.target) in SCOPES:
+            self.env[node] = self._scope(graph, node)
+        elif not ignored(node):
+            try:
+                self.env[node] = handler_of(node)(Call(self, node))  # type: ignore[misc]
+            except DmlcError as e:
+                raise e if e.loc.known else DmlcError(f"{node.target}: {e.message}", location_of(node), e.notes) from None
+
+    def _scope(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+        position = next(i for i, a in enumerate(node.args) if isinstance(a, torch.fx.Node) and a.op == "get_attr")
+        body = getattr(graph, str(node.args[position].target))  # type: ignore[union-attr]
+        placeholders = [n for n in body.graph.nodes if n.op == "placeholder"]
+        for inner, outer in zip(placeholders, node.args[position + 1 :], strict=True):
+            if outer in self.env:
+                self.env[inner] = self.env[outer]  # type: ignore[index]
+        outputs = self.walk(body)
+        return [self.env.get(n) for n in outputs] if isinstance(outputs, (list, tuple)) else self.env[outputs]
+
+    # ------------------------------------------------------------ results
+
+    def results(self) -> None:
+        """Outputs under their names in the returned structure; new values of buffers say which argument they replace."""
+        signature = self.program.graph_signature
+        outputs = next(n for n in self.program.graph.nodes if n.op == "output").args[0]
+        names = iter(output_names(self.program))
+        values, attrs = [], []
+        for node, spec in zip(outputs, signature.output_specs, strict=True):
+            name = next(names) if spec.kind == OutputKind.USER_OUTPUT else ""
+            if node not in self.env:
+                continue  # a plain number or None
+            if spec.kind == OutputKind.USER_OUTPUT:
+                attrs.append({"dmlc.name": name})
+            elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+                attrs.append({"dmlc.name": f"{spec.target}.new", "dmlc.updates": self._updated(spec.target)})
+            else:
+                raise DmlcError(f"a program with outputs of kind {spec.kind.name.lower()} is not supported")
+            values.append(self.env[node])
+        if not values:
+            raise DmlcError("the program returns no tensor")
+        self.builder.op("func.return", values, result_types=[])
+        self.function.result_attrs[:] = attrs
+
+    def _updated(self, target: str) -> str:
+        for arg in self.function.args:
+            if target == arg.name or target in arg.attrs.get("dmlc.names", ()):
+                return arg.name
+        raise DmlcError(f"the program writes to '{target}', which is none of its arguments")
+
+
+def ignored(node: torch.fx.Node) -> bool:
+    """Checks, and computations on sizes, which are read off the types instead."""
+    if operator_name(node).split(".")[0] in CHECKS:
+        return True
+    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)) and handler_of(node) is None
+
+
+def unsupported(graph: torch.fx.GraphModule) -> list[tuple[str, Loc]]:
+    """Every call that has no handler or that writes to its arguments, with its place."""
+    missing = []
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem or ignored(node):
+            continue
+        if str(node.target) in SCOPES:
+            bodies = [getattr(graph, str(a.target)) for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
+            missing += [m for body in bodies for m in unsupported(body)]
+        elif getattr(getattr(node.target, "_schema", None), "is_mutable", True):
+            missing.append((f"{node.target} (writes to its arguments)", location_of(node)))
+        elif handler_of(node) is None:
+            missing.append((str(node.target), location_of(node)))
+    return missing
+
+
+def output_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Names of the returned leaves: keys of dictionaries and positions of sequences joined by dots; `output` for a lone tensor."""
+    tree = program.call_spec.out_spec
+    numbered = torch.utils._pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    paths = [path for path, _ in torch.utils._pytree.tree_flatten_with_path(numbered)[0]]
+    names = []
+    for path in paths:
+        keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]
+        text = ".".join(keys)
+        names.append("output" if not text else f"output.{text}" if text[0].isdigit() else text)
+    return names
+
+
+def _reader(tensor: torch.Tensor, dtype: str, name: str) -> Callable[[], numpy.ndarray]:
+    """Reads a tensor as numpy when asked; bf16 and the 8-bit floats as their bits."""
+
+    def read() -> numpy.ndarray:
+        if tensor.is_meta:
+            raise DmlcError(f"the weight '{name}' is on the meta device: it has a shape but no values")
+        data = tensor.detach().cpu().contiguous()
+        return (data.view(BITS[dtype]) if dtype in BITS else data).numpy()
+
+    return read

@@ -1,0 +1,65 @@
+"""Running the original PyTorch model, also with every float as float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dmlc.frontend.torch_import import output_names
+from dmlc.frontend.torch_sizes import input_leaves
+from dmlc.ir.location import DmlcError
+
+HALVES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Promoted(TorchDispatchMode):
+    """Whoever asks for a float dtype below float64 gets float64: casts and factories inside the model."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {k: torch.float64 if v in HALVES else v for k, v in (kwargs or {}).items()}
+        args = [torch.float64 if isinstance(a, torch.dtype) and a in HALVES else a for a in args]
+        if "dtype" in kwargs and kwargs["dtype"] is None and func is torch.ops.aten.arange.default:
+            kwargs.pop("dtype")
+        return func(*args, **kwargs)
+
+
+class Reference:
+    """Calls `eager` if given, else the exported program itself."""
+
+    def __init__(self, program: torch.export.ExportedProgram, eager: torch.nn.Module | None):
+        self.program = program
+        self.eager = eager
+
+    def __call__(self, inputs: Mapping[str, Any], double: bool = False) -> dict[str, numpy.ndarray]:
+        module = self.eager if self.eager is not None else self.program.module()
+        flat = [self._value(name, val, inputs, double) for name, val in input_leaves(self.program)]
+        args, kwargs = torch.utils._pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
+        with torch.no_grad():
+            if double:
+                module = copy.deepcopy(module).double()
+                with Promoted():
+                    outputs = module(*args, **kwargs)
+            else:
+                outputs = module(*args, **kwargs)
+        leaves = torch.utils._pytree.tree_leaves(outputs)
+        named = zip(output_names(self.program), leaves, strict=True)
+        return {name: _numpy(x) for name, x in named if isinstance(x, torch.Tensor)}
+
+    @staticmethod
+    def _value(name: str, traced: Any, inputs: Mapping[str, Any], double: bool) -> Any:
+        if not isinstance(traced, torch.Tensor):
+            return traced  # a number that was traced as a constant
+        if name not in inputs:
+            raise DmlcError(f"no value for the input '{name}'")
+        x = torch.as_tensor(numpy.array(inputs[name]))
+        x = x.view(torch.bfloat16) if x.dtype == torch.uint16 and traced.dtype == torch.bfloat16 else x.to(traced.dtype)
+        return x.double() if double and x.is_floating_point() else x
+
+
+def _numpy(x: torch.Tensor) -> numpy.ndarray:
+    return (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy()
