@@ -158,7 +158,7 @@ class Importer:
         """One error for all operators that cannot be imported."""
         if not missing:
             return
-        first = {name: loc for name, loc in reversed(missing)}
+        first = dict(reversed(missing))
         counts = {name: sum(n == name for n, _ in missing) for name in first}
         notes = tuple(f"{name} at {loc}" + (f" and {counts[name] - 1} more" if counts[name] > 1 else "") for name, loc in sorted(first.items()))
         raise DmlcError(f"{len(first)} operator{'s are' if len(first) > 1 else ' is'} not supported: {', '.join(sorted(first))}", missing[0][1], notes)

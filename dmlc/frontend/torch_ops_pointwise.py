@@ -227,7 +227,7 @@ def nan_to_num(c: Call) -> Value:
     """NaN, +inf and -inf replaced; by 0 and the dtype's extremes when not given."""
     x, info = c.x(), torch.finfo(DTYPES[c.type.dtype])
     bounds = {"nan": 0.0, "posinf": info.max, "neginf": info.min}
-    given = {k: v if k not in c else c[k] for k, v in bounds.items()}
+    given = {k: c.get(k, v) for k, v in bounds.items()}
     y = c.emit("select", c.emit("isnan", x), c.full(given["nan"], x.dtype), x)
     y = c.emit("select", c.emit("eq", x, c.full(math.inf, x.dtype)), c.full(given["posinf"], x.dtype), y)
     return c.emit("select", c.emit("eq", x, c.full(-math.inf, x.dtype)), c.full(given["neginf"], x.dtype), y)

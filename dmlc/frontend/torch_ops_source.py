@@ -29,7 +29,7 @@ def _number(number: float, c: Call) -> bool | int | float:
 
 @aten("arange")
 def arange(c: Call) -> Value:
-    return iota(c, c["start"] or 0, c["step"] if "step" in c else 1, c.type.shape[0], c.type.dtype)
+    return iota(c, c["start"] or 0, c.get("step", 1), c.type.shape[0], c.type.dtype)
 
 
 def iota(c: Call, start: float, step: float, count: int, dtype: str) -> Value:

@@ -1,3 +1,11 @@
 """All tables of aten operators, one file a group. Importing this module fills `torch_graph.HANDLERS`."""
 
-from dmlc.frontend import torch_ops_attention, torch_ops_indexing, torch_ops_layers, torch_ops_movement, torch_ops_pointwise, torch_ops_reduction, torch_ops_source  # noqa: F401
+from dmlc.frontend import (  # noqa: F401
+    torch_ops_attention,
+    torch_ops_indexing,
+    torch_ops_layers,
+    torch_ops_movement,
+    torch_ops_pointwise,
+    torch_ops_reduction,
+    torch_ops_source,
+)
