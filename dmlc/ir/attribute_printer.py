@@ -20,9 +20,8 @@ _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*", re.ASCII)
 def type_text(type_: Type) -> str:
     """Text of a type."""
     if isinstance(type_, TensorType):
-        if type_.is_static:
-            return str(type_)
-        return f"{str(type_)[:-1]}, {_dims_text(type_.shape)}>"
+        encoding = "" if type_.is_static else f", {_dims_text(type_.shape)}"
+        return "tensor<" + "".join(f"{n}x" if isinstance(n, int) else "?x" for n in type_.shape) + f"{type_.dtype}{encoding}>"
     if isinstance(type_, FutureType):
         return f"!comm.future<{', '.join(map(type_text, type_.types))}>"
     if isinstance(type_, FunctionType):

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import re
 
-from dmlc.ir.dims import Dim, Monomial, Quotient, Size, Terms, ceildiv, floordiv, make, mod, symbol, terms_of, wrap
+from dmlc.ir.dims import Dim, Quotient, Size, Terms, ceildiv, floordiv, make, mod, symbol, terms_of, wrap
 from dmlc.ir.location import DmlcError
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([-+*()]))", re.ASCII)
 
 
 def format_dim(dim: Dim) -> str:
-    """Text of a Dim; remainders and ceiling divisions are recognised in the normal form."""
+    """Text of a Dim; remainders and ceiling divisions are recognised in the normal form. A positive part leads where there is one."""
     rest, parts = _remainders(dict(dim.terms))
-    parts += [(_product_text(m, abs(c)), c) for m, c in terms_of(make(rest)).items()]
-    first, sign = parts[0][0], parts[0][1] < 0
-    text = f"-{first}" if sign else first
-    if sign and len(parts) == 1 or not sign:
-        return text + "".join(f" {'-' if c < 0 else '+'} {t}" for t, c in parts[1:])
-    lead = next((i for i, (_, c) in enumerate(parts) if c > 0), 0)  # a positive part in front reads better
+    parts += [(tuple(a if isinstance(a, str) else _quotient_text(a) for a in m), c) for m, c in terms_of(make(rest)).items()]
+    lead = next((i for i, (_, c) in enumerate(parts) if c > 0), 0)
     parts.insert(0, parts.pop(lead))
-    head = parts[0][0] if parts[0][1] > 0 else f"-{parts[0][0]}"
-    return head + "".join(f" {'-' if c < 0 else '+'} {t}" for t, c in parts[1:])
+    if len(parts) == 1 and parts[0][1] == 1 and len(parts[0][0]) == 1:
+        return parts[0][0][0]
+    signs = ["-" if parts[0][1] < 0 else "", *(" - " if c < 0 else " + " for _, c in parts[1:])]
+    return "".join(sign + _product_text(factors, abs(c)) for sign, (factors, c) in zip(signs, parts))
 
 
-def _remainders(terms: Terms) -> tuple[Terms, list[tuple[str, int]]]:
+Part = tuple[tuple[str, ...], int]  # texts of factors, coefficient
+
+
+def _remainders(terms: Terms) -> tuple[Terms, list[Part]]:
     """Take k (u mod d) = k u - k d floor(u / d) out of the terms wherever all of it is there."""
-    parts = []
+    parts: list[Part] = []
     for monomial in list(terms):
         atom = monomial[0] if len(monomial) == 1 else None
         if not isinstance(atom, Quotient) or not isinstance(atom.divisor, int) or terms[monomial] % atom.divisor:
@@ -37,18 +38,13 @@ def _remainders(terms: Terms) -> tuple[Terms, list[tuple[str, int]]]:
             del terms[monomial]
             for m, c in whole.items():
                 terms[m] -= c
-            text = f"{wrap(atom.numerator)} mod {atom.divisor}"
-            parts.append((text if abs(k) == 1 else f"{abs(k)} * ({text})", k))
+            parts.append(((f"{wrap(atom.numerator)} mod {atom.divisor}",), k))
     return terms, parts
 
 
-def _product_text(monomial: Monomial, c: int) -> str:
-    factors = [] if c == 1 and monomial else [str(c)]
-    alone = c == 1 and len(monomial) == 1
-    for atom in monomial:
-        text = atom if isinstance(atom, str) else _quotient_text(atom)
-        factors.append(text if alone or isinstance(atom, str) else f"({text})")
-    return " * ".join(factors)
+def _product_text(factors: tuple[str, ...], c: int) -> str:
+    texts = [f if f.isidentifier() else f"({f})" for f in factors]
+    return " * ".join(texts if c == 1 and texts else [str(c), *texts])
 
 
 def _quotient_text(atom: Quotient) -> str:

@@ -22,7 +22,7 @@ Size = Union[int, "Dim"]
 class Quotient:
     """The atom `numerator floordiv divisor`, already normal."""
 
-    __slots__ = ("numerator", "divisor", "text")
+    __slots__ = ("divisor", "numerator", "text")
 
     def __init__(self, numerator: Size, divisor: Size):
         self.numerator, self.divisor = numerator, divisor
@@ -55,7 +55,7 @@ class Dim:
     Order comparisons answer when the ranges of the symbols decide them and raise `DmlcError` otherwise.
     """
 
-    __slots__ = ("terms", "_text")
+    __slots__ = ("_text", "terms")
 
     def __init__(self, terms: Iterable[tuple[Monomial, int]]):
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(terms)

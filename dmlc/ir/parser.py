@@ -1,40 +1,21 @@
-"""Reading a module from its text, in the short or the generic form: one routine for every operation.
-
-    %a, %b = dmlc.topk %x {k = 2 : i64} : (tensor<8xf32>) -> (tensor<2xf32>, tensor<2xi64>) loc("head")
-    %a, %b = "dmlc.topk"(%x) {k = 2 : i64} : (tensor<8xf32>) -> (tensor<2xf32>, tensor<2xi64>) loc("head")
-
-Regions follow the attributes in the short form and stand in parentheses before them in the generic one. Only `builtin.module`,
-`func.func` and `func.return` have a syntax of their own, MLIR's.
-"""
+"""Reading a module from its text. Only `builtin.module`, `func.func` and `func.return` have a syntax of their own, MLIR's."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from dmlc.ir.attribute_parser import AttributeParser
 from dmlc.ir.attributes import AttrDict
-from dmlc.ir.builder import TERMINATORS
-from dmlc.ir.core import Block, Module, Op, Region, Value
+from dmlc.ir.core import Block, Module, Op, Region
 from dmlc.ir.lexer import Source, split_input
-from dmlc.ir.location import DmlcError, Loc
-from dmlc.ir.suggest import did_you_mean
+from dmlc.ir.location import DmlcError
+from dmlc.ir.operation_parser import OperationParser
 from dmlc.ir.types import FunctionType, Type
 
 __all__ = ["annotate", "parse_attribute", "parse_module", "parse_type", "split_input"]
 
-Uses = list[tuple[Value, int]]  # operands with the tokens that name them
 
-
-class Parser(AttributeParser):
-    """Reads operations. `values` maps the names visible here; a region's own names leave it when the region ends."""
-
-    def __init__(self, source: Source):
-        super().__init__(source)
-        self.values: dict[str, list[Value]] = {}
-        self.defined_at: dict[str, int] = {}
-        self.ordinal: int | None = None  # of the next op in the current function
-        self.nesting = 0
-
-    # ------------------------------------------------------------ module
-
+class Parser(OperationParser):
     def module(self) -> Module:
         """A `builtin.module`, or the operations of one."""
         body = Block()
@@ -44,208 +25,6 @@ class Parser(AttributeParser):
         if first is not None and first.name == "builtin.module" and first is body.last:
             return Module(first.remove())
         return Module(Op("builtin.module", regions=[Region([body])]))
-
-    # ------------------------------------------------------------ operations
-
-    def operation(self, block: Block) -> None:
-        """One operation in either form, appended to the block."""
-        start = self.at
-        names = self._result_names()
-        name_at = self.at
-        generic = self.kinds[self.at] == "string"
-        if not generic and self.kinds[self.at] != "ident":
-            self.fail(f"expected an operation, found {self.shown()}")
-        name = self.word("an operation's name")
-        if not generic and "." not in name:
-            self.fail(f"'{name}' is not an operation's name{did_you_mean(name, (), SHORT_NAMES)}", name_at)
-        custom = None if generic else CUSTOM.get(name)
-        if custom is not None and names:
-            self.fail(f"'{name}' has no results", start)
-        op = custom(self, name_at) if custom is not None else self._plain(name, name_at, generic, names)
-        op.loc = self.optional_loc() or self._text_loc(name_at)
-        block.append(op)
-        self._bind(names, op)
-
-    def _text_loc(self, index: int) -> Loc:
-        return self.source.loc(self.tokens.starts[index])
-
-    def _result_names(self) -> list[tuple[str, int, int]]:
-        """(name, number of values, token) of each `%a` or `%a:2` before `=`."""
-        names = []
-        while self.kinds[self.at] == "percent":
-            text, index, count = self.texts[self.at], self.at, 1
-            self.at += 1
-            if self.accept(":"):
-                count = self.integer("a number of results")
-                if not 0 < count < 10_000:
-                    self.fail(f"{count} is not a number of results", self.at - 1)
-            names.append((text, count, index))
-            if not self.accept(","):
-                self.expect("=", "after the results")
-                break
-        return names
-
-    def _plain(self, name: str, name_at: int, generic: bool, names: list) -> Op:
-        """An operation of the general syntax, after its name."""
-        function_around = self._enter_function() if name == "func.func" else None
-        ordinal = self._count(name)
-        uses = self._operands(generic)
-        attrs: dict = {}
-        if generic:
-            attrs |= self._properties()
-            regions = self._regions(")") if self.texts[self.at] == "(" and self.texts[self.at + 1] == "{" else []
-            attrs |= self.dictionary() if self.texts[self.at] == "{" else {}
-        else:
-            attrs |= self.dictionary() if self._at_dictionary() else {}
-            regions = self._regions("") if self.texts[self.at] == "{" else []
-        self.expect(":", "before the types")
-        types_at = self.at
-        signature = self.function_type()
-        if function_around is not None:
-            self._leave_function(function_around)
-        self._check_types(uses, signature, types_at)
-        expected = sum(count for _, count, _ in names)
-        if names and expected != len(signature.results):
-            self.fail(f"'{name}' has {len(signature.results)} results but {expected} names", names[0][2])
-        if ordinal is not None and "dmlc.id" not in attrs:
-            attrs["dmlc.id"] = str(ordinal)
-        op = Op(name, [v for v, _ in uses], signature.results, attrs, regions)
-        if name == "func.func":
-            return self._as_function(op, name_at)
-        for arg in (a for r in regions for b in r.blocks for a in b.args):
-            arg.name = ""  # only a function's arguments are known by name
-        return op
-
-    def _count(self, name: str) -> int | None:
-        """The op's ordinal in its function; terminators have none, nor does what stands outside functions."""
-        if self.ordinal is None or name in TERMINATORS or name == "func.func":
-            return None
-        self.ordinal += 1
-        return self.ordinal - 1
-
-    def _operands(self, generic: bool) -> Uses:
-        if generic:
-            self.expect("(", "before the operands")
-            return self.list_of(self._operand, ")", "the operands")
-        uses: Uses = []
-        while self.kinds[self.at] == "percent":
-            uses.append(self._operand())
-            if not self.accept(","):
-                break
-        return uses
-
-    def _operand(self) -> tuple[Value, int]:
-        index = self.at
-        text = self.take("percent", "an operand")
-        name, _, number = text.partition("#")
-        values = self.values.get(name)
-        if values is None:
-            self.fail(f"{name} is not defined before its use{did_you_mean(name, self.values)}", index)
-        n = int(number[:9]) if number else 0
-        if n >= len(values):
-            self.fail(f"{name} has {len(values)} values, there is no #{number}", index)
-        return values[n], index
-
-    def _properties(self) -> dict:
-        if not (self.texts[self.at] == "<" and self.texts[self.at + 1] == "{"):
-            return {}
-        self.at += 1
-        attrs = self.dictionary()
-        self.expect(">", "after properties")
-        return attrs
-
-    def _at_dictionary(self) -> bool:
-        """Whether the brace here opens attributes, not a region: `{}`, `{key =`, `{key,` or `{key}`."""
-        if self.texts[self.at] != "{":
-            return False
-        if self.kinds[self.at + 1] not in ("ident", "string"):
-            return self.texts[self.at + 1] == "}"
-        return self.texts[self.at + 2] in ("=", ",", "}")
-
-    def _check_types(self, uses: Uses, signature: FunctionType, types_at: int) -> None:
-        if len(uses) != len(signature.inputs):
-            self.fail(f"{len(uses)} operands but {len(signature.inputs)} operand types", types_at)
-        for (value, index), type_ in zip(uses, signature.inputs):
-            if value.type is not type_ and value.type != type_:
-                self._type_mismatch(value, type_, index)
-
-    def _type_mismatch(self, value: Value, type_: Type, index: int) -> None:
-        from dmlc.ir.attribute_printer import type_text
-
-        self.fail(f"{self.texts[index]} is a {type_text(value.type)}, not a {type_text(type_)}", index)
-
-    def _bind(self, names: list[tuple[str, int, int]], op: Op) -> None:
-        at = 0
-        for name, count, index in names:
-            self._define(name, list(op.results[at : at + count]), index)
-            at += count
-
-    def _define(self, name: str, values: list[Value], index: int) -> None:
-        if "#" in name:
-            self.fail(f"'{name}' cannot be defined; a result's name has no '#'", index)
-        if name in self.values:
-            line, _ = self.source.position(self.tokens.starts[self.defined_at[name]])
-            self.fail(f"{name} is already defined, on line {line}", index)
-        self.values[name] = values
-        self.defined_at[name] = index
-
-    # ------------------------------------------------------------ regions
-
-    def _regions(self, close: str) -> list[Region]:
-        """Regions separated by commas, in parentheses when `close` is `)`."""
-        if close:
-            self.expect("(", "before regions")
-        regions = [self.region()]
-        while self.accept(","):
-            regions.append(self.region())
-        if close:
-            self.expect(close, "after regions")
-        return regions
-
-    def region(self, block: Block | None = None) -> Region:
-        """`{ ^bb0(%i: type): ... }`. With `block`, the first block's arguments are already there."""
-        self.expect("{", "before a region")
-        self.nesting += 1
-        if self.nesting > 60:
-            self.fail("regions are nested more than 60 deep")
-        outer = len(self.values)
-        region = Region()
-        region.add_block(self._block(block if block is not None else Block()))
-        while self.kinds[self.at] == "caret":
-            region.add_block(self._block(Block()))
-        self.expect("}", "or an operation in a region")
-        while len(self.values) > outer:
-            self.values.popitem()
-        self.nesting -= 1
-        return region
-
-    def _block(self, block: Block) -> Block:
-        if self.kinds[self.at] == "caret" and not block.args:
-            self.at += 1
-            if self.accept("("):
-                self.list_of(lambda: self._block_argument(block), ")", "block arguments")
-            self.expect(":", "after a block's label")
-        while self.kinds[self.at] in ("percent", "ident", "string"):
-            self.operation(block)
-        return block
-
-    def _block_argument(self, block: Block) -> None:
-        index = self.at
-        name = self.take("percent", "a block argument")
-        self.expect(":", "after a block argument")
-        arg = block.add_arg(self.type(), name[1:])
-        self._define(name, [arg], index)
-
-    # ------------------------------------------------------------ functions
-
-    def _enter_function(self) -> tuple:
-        """Nothing outside a function is visible inside."""
-        saved = self.values, self.defined_at, self.ordinal
-        self.values, self.defined_at, self.ordinal = {}, {}, 0
-        return saved
-
-    def _leave_function(self, saved: tuple) -> None:
-        self.values, self.defined_at, self.ordinal = saved
 
     def function(self, name_at: int) -> Op:
         """`func.func private @name(%x: type {attrs}) -> (type {attrs}) attributes {...} {body}` after its name."""
@@ -291,9 +70,7 @@ class Parser(AttributeParser):
             self.fail(f"the body of @{op.attrs['sym_name']} does not end in func.return", name_at)
         returned = tuple(v.type for v in last.operands)
         if returned != declared:
-            from dmlc.ir.attribute_printer import type_text
-
-            what = [", ".join(map(type_text, ts)) or "nothing" for ts in (declared, returned)]
+            what = [", ".join(map(str, ts)) or "nothing" for ts in (declared, returned)]
             raise annotate(DmlcError(f"@{op.attrs['sym_name']} is declared to return {what[0]} but returns {what[1]}", last.loc), self.source)
 
     def _as_function(self, op: Op, name_at: int) -> Op:
@@ -339,8 +116,7 @@ class Parser(AttributeParser):
         return Op("builtin.module", attrs=attrs, regions=[self.region()])
 
 
-CUSTOM = {"builtin.module": Parser.nested_module, "func.func": Parser.function, "func.return": Parser.return_}
-SHORT_NAMES = {"module": "builtin.module", "func": "func.func", "return": "func.return"}
+Parser.custom = {"builtin.module": Parser.nested_module, "func.func": Parser.function, "func.return": Parser.return_}
 
 
 def annotate(error: DmlcError, source: Source) -> DmlcError:
@@ -359,7 +135,7 @@ def parse_module(text: str, filename: str = "<text>", first_line: int = 1) -> Mo
     return Parser(Source(text, filename, first_line)).module()
 
 
-def parse_attribute(text: str):
+def parse_attribute(text: str) -> Any:
     """One attribute value (or type)."""
     return _whole(text, AttributeParser.attribute)
 
@@ -368,7 +144,7 @@ def parse_type(text: str) -> Type:
     return _whole(text, AttributeParser.type)
 
 
-def _whole(text: str, read):
+def _whole(text: str, read) -> Any:
     parser = AttributeParser(Source(text))
     value = read(parser)
     if parser.kinds[parser.at] != "end":

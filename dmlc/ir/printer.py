@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dmlc.ir.attribute_printer import bare_or_quoted, attribute_text, dictionary_text, signature_text, symbol_text, type_text
+from dmlc.ir.attribute_printer import attribute_text, bare_or_quoted, dictionary_text, signature_text, symbol_text, type_text
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, Region, Value
 from dmlc.ir.lexer import quote
@@ -196,7 +196,6 @@ class Printer:
 
     def _generic_function(self, op: Op, indent: str) -> None:
         block, results, result_attrs = _parts(op)
-        properties: dict[str, Any] = {"sym_name": op.attrs["sym_name"]}
         signature = signature_text([a.type for a in block.args], [v.type for v in results])
         text = f"sym_name = {quote(op.attrs['sym_name'])}, function_type = {signature}"
         if "sym_visibility" in op.attrs:

@@ -25,6 +25,11 @@ class Type:
 
     __slots__ = ()
 
+    def __str__(self) -> str:
+        from dmlc.ir.attribute_printer import type_text
+
+        return type_text(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType(Type):
@@ -60,9 +65,6 @@ class TensorType(Type):
 
     def with_dtype(self, dtype: str) -> TensorType:
         return TensorType(self.shape, dtype)
-
-    def __str__(self) -> str:
-        return "tensor<" + "".join(f"{n}x" if isinstance(n, int) else "?x" for n in self.shape) + f"{self.dtype}>"
 
 
 @dataclass(frozen=True, slots=True)
