@@ -1,0 +1,77 @@
+"""tensor-partition: a large collective becomes chunks, so that a more urgent one need not wait for all of it.
+
+Splitting k ways costs k-1 more start-ups; it pays where the stream is busy with what nobody needs yet (ByteScheduler, SOSP 2019).
+The order of the chunks is the scheduler's: those whose result is needed first go first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dmlc.cluster import Cluster
+from dmlc.cost import CostModel
+from dmlc.ir.core import Module, Op
+from dmlc.ops.comm import is_collective, is_start
+from dmlc.passes import _chunking
+from dmlc.passes.overlap_split import trial
+from dmlc.passmanager import Context, Pass
+from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.ordering import quick_time
+
+apply = _chunking.apply
+
+
+@dataclass(frozen=True)
+class TensorPartition(Pass):
+    """`chunks` fixes the number of pieces (0: the best of 2, 4, 8); `force` splits every collective that costs more than its start-up
+    even if the simulation sees no gain."""
+
+    name = "tensor-partition"
+    numerics = "exact"
+    requires = ("partitioned",)
+
+    chunks: int = 0
+    force: bool = False
+
+    def run(self, module: Module, context: Context) -> bool:
+        cost = CostModel(Cluster.of(module))
+        graph = UnitGraph.of(module.main, cost)
+        choice = decide(graph, Choice.of(module, order=False), cost, self.chunks, self.force)
+        for op in large(graph, cost):
+            if op.id not in choice.chunks:
+                context.remark(op, "not split: nothing more urgent waits behind it")
+        return apply(module, choice)
+
+
+def large(graph: UnitGraph, cost: CostModel) -> list[Op]:
+    """Synchronous collectives of one tensor that take longer than two start-ups, longest first."""
+    found = []
+    for node in graph.nodes:
+        op = node.op
+        if is_collective(op) and not is_start(op) and len(op.operands) == 1 and node.key is not None:
+            if node.cost.time > 2 * cost.startup(op.name.split(".")[1], op.attrs["axes"], graph.mesh):
+                found.append(op)
+    return sorted(found, key=lambda op: -graph.nodes[graph.by_id[op.id]].cost.time)
+
+
+def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
+    """Adds numbers of chunks for the collectives that shorten the program when cut."""
+    units = graph.units(choice)
+    best_time = quick_time(units)
+    for op in large(graph, cost):
+        if op.id in choice.chunks or not (force or _has_rival(graph, op)):
+            continue
+        options = [choice.with_(chunks={**choice.chunks, op.id: k}) for k in ((chunks,) if chunks else (2, 4, 8)) if _chunking.find_cut([op], k)]
+        timed = [(time, i) for i, option in enumerate(options) if (time := trial(graph.block, option, cost)) is not None]
+        if timed and (min(timed)[0] < best_time or force):
+            best_time, best = min(timed)
+            choice = options[best]
+    return choice
+
+
+def _has_rival(graph: UnitGraph, op: Op) -> bool:
+    """Whether another collective of the same stream could overtake a part of `op`: one that neither needs it nor is needed by it."""
+    here = graph.by_id[op.id]
+    axes = op.attrs["axes"]
+    rivals = [i for i, n in enumerate(graph.nodes) if n.key is not None and n.key.axes == axes and i != here]
+    return any(not graph.reaches(i, {here}) and not graph.reaches(here, {i}) for i in rivals)
