@@ -246,16 +246,22 @@ class Partitioner:
         attrs = {k: v for k, v in op.attrs.items() if k != "dmlc.place"}
         if d.local is not None:
             attrs.update(d.local(Environment(self, (), types), op, dict(place.factors)))
-        operands = operands + self._starts(op, given[0]) if d.starts and any(given[0].dims) else operands
+        if d.starts and any(given[0].dims):
+            operands = self._started(op, operands, given[0])
         return self.b.op(op.name, operands, attrs, types)
 
-    def _starts(self, op: Op, sharding: Sharding) -> list[Value]:
-        """Where this rank's part of a source begins: along the op's `dim` (iota), or one start a dim (random)."""
+    def _started(self, op: Op, operands: list[Value], sharding: Sharding) -> list[Value]:
+        """A source's operands with where this rank's part begins: one start a dim appended (random), or the start value moved along the op's `dim` (iota)."""
         shape = op.results[0].shape
         if definition(op).starts == "all":
-            return [self.rank_values.window(n, axes, sharding.grain(d))[0] for d, (n, axes) in enumerate(zip(shape, sharding.dims))]
-        d = attribute(op, "dim")
-        return [self.rank_values.window(shape[d], sharding.dims[d], sharding.grain(d))[0]]
+            return operands + [self.rank_values.window(n, axes, sharding.grain(d))[0] for d, (n, axes) in enumerate(zip(shape, sharding.dims))]
+        d, step = attribute(op, "dim"), attribute(op, "step")
+        if not sharding.dims[d]:
+            return operands
+        start = self.rank_values.window(shape[d], sharding.dims[d], sharding.grain(d))[0]
+        if step != 1:
+            start = self.b.emit("dmlc.mul", start, self.rank_values.constant(step))
+        return [self.b.emit("dmlc.add", operands[0], start) if operands else start]
 
     def _region_op(self, op: Op) -> None:
         """Ops with regions run whole on every rank: operands and captured values are replicated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
@@ -58,12 +58,13 @@ class Full(Source):
 class Iota(Source):
     """start + index * step along `dim`, equal along the others; `start` (i64, rank 0) is optional.
 
-    A rank that holds a part of `dim` gets its offset through `start`.
+    A rank that holds a part of `dim` gets its offset, times the step, through `start`.
     """
 
     name = "dmlc.iota"
     rule = staticmethod(lambda op: "() -> ..." if op.operands else "-> ...")
     attributes = {"dim": 0, "step": 1}
+    starts = "dim"
     torch = staticmethod(lambda op: "iota({r0.shape}, {dim}, {step}, {r0.dtype}" + (", {0})" if op.operands else ")"))
     no_vjp = "made of integers only"
 
@@ -74,18 +75,6 @@ class Iota(Source):
             raise DmlcError(f"'dmlc.iota' along dim {dim} of a {op.result.type}", op.loc)
         if [v.type for v in op.operands] not in ([], [TensorType((), "i64")]):
             raise DmlcError("the start of 'dmlc.iota' is one tensor<i64>", op.loc)
-
-    @staticmethod
-    def local(env: Any, op: Op, axes: Mapping[int, tuple[str, ...]]) -> list[Value]:
-        """Operands of the per-rank op. `axes` maps each split dim of the result to its mesh axes; `env.window(n, axes, grain)` gives
-        the part's start and valid count as i64 values."""
-        dim, step = attribute(op, "dim"), attribute(op, "step")
-        if not axes.get(dim):
-            return list(op.operands)
-        start, _ = env.window(op.result.shape[dim], axes[dim], 1)
-        if step != 1:
-            start = env.b.emit("dmlc.mul", start, env.b.emit("dmlc.full", types=[start.type], value=step))
-        return [env.b.emit("dmlc.add", op.operands[0], start) if op.operands else start]
 
     @staticmethod
     def fold(op: Op, operands: Sequence[numpy.ndarray]) -> list[numpy.ndarray] | None:
