@@ -1,0 +1,1 @@
+"""From models to the IR: ONNX files and PyTorch programs."""

@@ -1,0 +1,119 @@
+"""`import_onnx`: an ONNX file as a module with concrete sizes, its weights and a record of what was chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from dmlc.frontend.onnx.importer import Frame, Importer, opsets_of
+from dmlc.frontend.onnx.loader import load_model
+from dmlc.frontend.onnx.program import Program
+from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
+from dmlc.frontend.onnx.values import Poison, Weight
+from dmlc.ir.core import Module, Value
+from dmlc.ir.location import DmlcError, Loc, Remark
+from dmlc.ir.types import TensorType
+from dmlc.ir.weights import WeightStore
+
+INITIALIZERS_ARE_INPUTS_UP_TO = 3  # ir_version: until then every initializer had to be listed as an input; since 4 that makes it overridable
+
+
+@dataclass
+class ImportResult:
+    """`inputs` and `outputs` in the model's order; `sizes` are the open dims and what they were bound to."""
+
+    module: Module
+    weights: WeightStore
+    inputs: list[InputSpec]
+    outputs: list[str]
+    sizes: list[ChosenSize]
+    remarks: list[Remark]
+
+    @property
+    def trainable(self) -> list[str]:
+        """The model's names of what training would change."""
+        return [name for a in self.module.main.args if a.attrs.get("dmlc.role") == "param" for name in a.attrs["dmlc.names"]]
+
+
+def import_onnx(
+    path: str | os.PathLike[str],
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    devices: int = 1,
+    batch_dims: Mapping[str, int] | Iterable[str] | None = None,
+    trainable: str | None = None,
+) -> ImportResult:
+    """Read an ONNX model.
+
+    `dims` binds named sizes of the file (an unnamed one is called `input[dim]`), `shapes` whole inputs; what stays open takes a default: `devices`
+    for the batch (dim 0 of an input, if open), 64 otherwise. `batch_dims` names the batch dim of inputs whose file fixes it, as a mapping or as
+    `"x:0"`. `trainable` is a regular expression over initializers' names that replaces the choice by operator and operand.
+    Raises `DmlcError` for everything that is wrong with the file or not supported.
+    """
+    path = Path(path)
+    model = load_model(path)
+    try:
+        return _import(model, path, dims or {}, shapes or {}, devices, _batch_dims(batch_dims), trainable)
+    except DmlcError as e:
+        raise e if e.loc.known else DmlcError(e.message, Loc(str(path)), e.notes) from None
+    except Exception as e:  # parts of a damaged file that lie outside nodes
+        raise DmlcError(f"the model is damaged: {type(e).__name__}: {e}", Loc(str(path))) from e
+
+
+def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int], trainable: str | None) -> ImportResult:
+    graph = model.graph
+    initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    binder = SizeBinder([v for v in graph.input if v.name not in initializers], dims, shapes, devices, batch_dims)
+    program = Program(trainable)
+    importer = Importer(model, path, program)
+    frame = Frame(opsets_of(model))
+    inputs = _bind_inputs(binder, program, frame)
+    overridable = frozenset(v.name for v in graph.input if v.name in initializers) if model.ir_version > INITIALIZERS_ARE_INPUTS_UP_TO else frozenset()
+    importer.bind_initializers(graph, frame, overridable)
+    for name in (v.name for v in graph.input if v.name in overridable):
+        program.weight(_weight(frame, name), "const")
+    results = importer.run(graph.node, [v.name for v in graph.output], frame)
+    importer.raise_unsupported()
+    program.loc = Loc(str(path))
+    program.finish([(v.name, _output(importer, r)) for v, r in zip(graph.output, results)])
+    return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks)
+
+
+def _bind_inputs(binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:
+    specs = binder.specs({i.name: program.argument_name(i.name) for i in binder.inputs})
+    for spec in specs:
+        if spec.name in frame.scope:
+            raise DmlcError(f"the input '{spec.name}' is defined twice")
+        frame.scope[spec.name] = program.input(spec.name, spec.argument, TensorType(spec.shape, spec.dtype), spec.batch_dim)
+    return specs
+
+
+def _weight(frame: Frame, name: str) -> Weight:
+    weight = frame.scope[name]
+    assert isinstance(weight, Weight)
+    return weight
+
+
+def _output(importer: Importer, result: object) -> Value:
+    from dmlc.frontend.onnx.emit import Emit
+
+    assert not isinstance(result, Poison)
+    emit = Emit()
+    emit.emitter = importer.program
+    return emit.value(result)  # type: ignore[arg-type]
+
+
+def _batch_dims(given: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    result = {}
+    for text in given:
+        name, _, dim = text.rpartition(":")
+        if not name or not dim.isdigit():
+            raise DmlcError(f"'{text}' is not a batch dim; write INPUT:DIM, as in x:0")
+        result[name] = int(dim)
+    return result

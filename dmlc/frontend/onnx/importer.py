@@ -1,0 +1,254 @@
+"""Importing an ONNX graph into a module: names to values, one node after another, everything concrete.
+
+Node results that are known as arrays stay arrays (shapes, axes, masks and tables made from constants) and reach the program only when
+a tensor op needs them. All nodes that cannot be imported are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from dmlc.frontend.onnx import ops  # noqa: F401  (registers the importers)
+from dmlc.frontend.onnx.emit import Scratch
+from dmlc.frontend.onnx.graph import node_name, ordered
+from dmlc.frontend.onnx.loader import Source, source_of
+from dmlc.frontend.onnx.node import Node
+from dmlc.frontend.onnx.program import Program
+from dmlc.frontend.onnx.table import STATIC, Handler, Unsupported, handler_for, schema_version, supported_versions
+from dmlc.frontend.onnx.tensors import shape_of_proto
+from dmlc.frontend.onnx.values import POISON, Known, Poison, Tensor, Weight
+from dmlc.ir.core import Value
+from dmlc.ir.location import DmlcError, Loc, Remark
+
+MAX_DEPTH = 32  # of functions and subgraphs inside one another
+MAX_LISTED = 40
+
+
+@dataclass
+class Frame:
+    """One scope: the graph, the body of an inlined function, or a branch. Subgraphs see the frames around them; function bodies don't."""
+
+    opsets: dict[str, int]
+    parent: Frame | None = None
+    attributes: dict[str, onnx.AttributeProto] = field(default_factory=dict)
+    prefix: str = ""
+    scope: dict[str, Tensor | Poison] = field(default_factory=dict)
+    depth: int = 0
+
+    def lookup(self, name: str) -> Tensor | Poison | None:
+        frame: Frame | None = self
+        while frame is not None:
+            if name in frame.scope:
+                return frame.scope[name]
+            frame = frame.parent
+        return None
+
+    def bound_attributes(self, node: onnx.NodeProto) -> Iterator[onnx.AttributeProto]:
+        """The node's attributes; those that refer to the enclosing function's are replaced, or left out when it has none."""
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                yield attribute
+            elif attribute.ref_attr_name in self.attributes:
+                bound = onnx.AttributeProto()
+                bound.CopyFrom(self.attributes[attribute.ref_attr_name])
+                bound.name = attribute.name
+                yield bound
+
+    def inner(self, name: str) -> Frame:
+        """A frame for a subgraph of node `name`."""
+        return Frame(self.opsets, self, self.attributes, f"{self.prefix}{name}/", depth=_deeper(self))
+
+
+def _deeper(frame: Frame) -> int:
+    if frame.depth >= MAX_DEPTH:
+        raise DmlcError(f"functions or subgraphs nest more than {MAX_DEPTH} deep (a function that calls itself?)")
+    return frame.depth + 1
+
+
+class Importer:
+    """The state of one import."""
+
+    def __init__(self, model: onnx.ModelProto, path: Path, program: Program):
+        self.model, self.path, self.program = model, path, program
+        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.unsupported: list[tuple[str, str, str]] = []  # operator, node, why
+        self.remarks: list[Remark] = []
+
+    def remark(self, node: Node, text: str) -> None:
+        self.remarks.append(Remark("import", text, loc=Loc(node.name)))
+
+    # ------------------------------------------------------------ graphs
+
+    def bind_initializers(self, graph: onnx.GraphProto, frame: Frame, overridable: frozenset[str] = frozenset()) -> None:
+        sources = [source_of(t, self.path) for t in graph.initializer] + [_dense(t) for t in graph.sparse_initializer]
+        for source in sources:
+            if source.name in frame.scope:
+                raise DmlcError(f"the initializer '{source.name}' is defined twice")
+            frame.scope[source.name] = Weight(source, source.name in overridable, self.program.is_named_trainable(source.name))
+
+    def run(self, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], frame: Frame) -> list[Tensor | Poison]:
+        """Import what the outputs need; the outputs' values."""
+        for proto in ordered(nodes, outputs, frame.scope):
+            self.node(proto, frame)
+        return [self._read(name, frame, "the graph's outputs") for name in outputs]
+
+    def subgraph(self, graph: onnx.GraphProto, node: Node, inputs: Sequence[Tensor], label: str) -> list[Tensor | Poison]:
+        """Import a branch or a loop's body in place, `inputs` bound to its formal inputs."""
+        frame = node.frame.inner(f"{node.proto.name or node.name}{label}")
+        if len(graph.input) != len(inputs):
+            raise DmlcError(f"its subgraph takes {len(graph.input)} inputs, {len(inputs)} are given")
+        frame.scope.update(zip([v.name for v in graph.input], inputs))
+        self.bind_initializers(graph, frame)
+        return self.run(graph.node, [v.name for v in graph.output], frame)
+
+    def function(self, body: onnx.FunctionProto, node: Node) -> list[Tensor | Poison]:
+        """Import a function's body in place of a node that calls it."""
+        attributes = {a.name: a for a in body.attribute_proto} | node.attributes
+        frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=_deeper(node.frame))
+        frame.scope.update({name: t for name, t in zip(body.input, node.operands) if t is not None})
+        absent = set(body.input) - set(frame.scope)
+        nodes = [_without(proto, absent) for proto in body.node]
+        wanted = [name for i, name in enumerate(body.output) if node.wants(i)]
+        results = dict(zip(wanted, self.run(nodes, wanted, frame)))
+        return [results.get(name, POISON) for name in body.output]
+
+    def _read(self, name: str, frame: Frame, reader: str) -> Tensor | Poison:
+        found = frame.lookup(name)
+        if found is None:
+            raise DmlcError(f"nothing defines '{name}', which {reader} name")
+        return found
+
+    # ------------------------------------------------------------ nodes
+
+    def node(self, proto: onnx.NodeProto, frame: Frame) -> None:
+        """Import one node and bind its results. What goes wrong is reported with the node's name."""
+        name = frame.prefix + node_name(proto)
+        try:
+            operands = [self._read(n, frame, "the node's operands") if n else None for n in proto.input]
+            results = self._results(proto, frame, name, operands)
+        except Unsupported as e:
+            self.unsupported.append((proto.op_type, name, str(e)))
+            results = [POISON] * len(proto.output)
+        except DmlcError as e:
+            raise e if e.loc.known else DmlcError(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
+        except Exception as e:  # a damaged file can break any assumption of a handler
+            raise DmlcError(f"{proto.op_type} cannot be imported: {type(e).__name__}: {e}", Loc(name)) from e
+        self._bind(proto, frame, name, results)
+
+    def _results(self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None]) -> Sequence[Tensor | Poison]:
+        domain = _domain(proto.domain)
+        local = self.functions.get((domain, proto.op_type, proto.overload))
+        since = 1 if local else schema_version(domain, proto.op_type, _opset(frame, domain))
+        handler = None if local else handler_for(domain, proto.op_type, since)
+        body = local or (None if handler else self._schema_body(proto, domain, since))
+        if handler is None and body is None:
+            raise Unsupported(_why_unsupported(domain, proto.op_type, since))
+        present = [t for t in operands if not isinstance(t, Poison)]
+        if len(present) != len(operands):
+            return [POISON] * len(proto.output)
+        self.program.loc = Loc(name)
+        node = Node(self, frame, proto, name, since, present, self.program)
+        if body is not None:
+            return self.function(body, node)
+        assert handler is not None
+        return self._folded(node, domain, handler) or _listed(handler(node))
+
+    def _folded(self, node: Node, domain: str, handler: Handler) -> Sequence[Tensor] | None:
+        """The results as arrays when all operands are known, else None."""
+        given = [t for t in node.operands if t is not None]
+        if not given or (domain, node.proto.op_type) in STATIC or not all(isinstance(t, Known) or (isinstance(t, Weight) and t.constant_like) for t in given):
+            return None
+        scratch = Scratch(Loc(node.name))
+        operands = [t.read() if isinstance(t, Weight) else t for t in node.operands]
+        return scratch.evaluate(_listed(handler(Node(self, node.frame, node.proto, node.name, node.since, operands, scratch))))
+
+    def _schema_body(self, proto: onnx.NodeProto, domain: str, since: int) -> onnx.FunctionProto | None:
+        """The function that the ONNX specification itself gives for an operator that has no importer here."""
+        if domain:
+            return None
+        schema = onnx.defs.get_schema(proto.op_type, since, domain)
+        return schema.function_body if schema.has_function else None  # type: ignore[return-value]
+
+    def _bind(self, proto: onnx.NodeProto, frame: Frame, name: str, results: Sequence[Tensor | Poison]) -> None:
+        wanted = max((i + 1 for i, o in enumerate(proto.output) if o), default=0)
+        if len(results) < wanted:
+            raise DmlcError(f"{proto.op_type} has {wanted} results in the file but makes {len(results)}", Loc(name))
+        for output, result in zip(proto.output, results):
+            if not output:
+                continue
+            frame.scope[output] = result
+            label = frame.prefix + output
+            if isinstance(result, Known) and not result.name:
+                result.name = label
+            elif isinstance(result, Value) and result.op is not None and result.op.results[0] is result:
+                result.op.attrs.setdefault("dmlc.name", label)
+
+    def raise_unsupported(self) -> None:
+        """One error that lists every node that could not be imported, by operator."""
+        if not self.unsupported:
+            return
+        by_operator: dict[tuple[str, str], list[str]] = {}
+        for operator, name, why in self.unsupported:
+            by_operator.setdefault((operator, why), []).append(name)
+        notes = [f"{operator} ({len(names)}×: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}): {why}" for (operator, why), names in by_operator.items()]
+        operators = list(dict.fromkeys(o for o, _, _ in self.unsupported))
+        raise DmlcError(f"unsupported: {', '.join(operators)}", Loc(str(self.path)), tuple(notes[:MAX_LISTED]))
+
+
+def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]  # type: ignore[list-item]
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _opsets(entries: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {_domain(e.domain): e.version for e in entries}
+
+
+def _opset(frame: Frame, domain: str) -> int:
+    if domain not in frame.opsets:
+        raise DmlcError(f"the model does not import the operator domain '{domain or 'ai.onnx'}'")
+    return frame.opsets[domain]
+
+
+def _why_unsupported(domain: str, operator: str, since: int) -> str:
+    known = supported_versions(domain, operator)
+    if known:
+        return f"version {since} of the operator is not supported (versions {', '.join(map(str, known))} are)"
+    return f"no importer for it{f' in domain {domain!r}' if domain else ''}"
+
+
+def _without(proto: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
+    """The node of a function body with operands that the caller left out made absent."""
+    if not absent & set(proto.input):
+        return proto
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    for i, name in enumerate(copy.input):
+        copy.input[i] = "" if name in absent else name
+    return copy
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> Source:
+    """A sparse initializer (values and linear or coordinate indices) as a dense one."""
+    shape, values, indices = tuple(sparse.dims), source_of(sparse.values, Path()), source_of(sparse.indices, Path())
+
+    def load() -> np.ndarray:
+        dense, places = np.zeros(shape, values.load().dtype), indices.load()
+        flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), shape)
+        dense.reshape(-1)[flat] = values.load()
+        return dense
+
+    shape_of_proto(onnx.TensorProto(name=sparse.values.name, dims=sparse.dims))
+    return Source(values.name, shape, values.dtype, load)
+
+
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    return _opsets(model.opset_import)

@@ -1,0 +1,120 @@
+"""Reading an ONNX file: the protobuf, its sanity, and where initializers' bytes lie.
+
+Rule for external data: the location is a relative path without `..`; following symbolic links, the file must lie inside the folder
+that the given model path stands in, or inside the folder of the file that path finally leads to. So a cache whose model and data are both
+links into one folder of blobs works, and a link out of the model's folder does not. Offsets and lengths are checked against the
+file's size before it is opened. Data is memory-mapped, never copied. A hard link cannot be told from a file and is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from dmlc.frontend.onnx.tensors import NUMPY, array_of, dtype_of_element, shape_of_proto
+from dmlc.ir.location import DmlcError, Loc
+
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of the file: shape, dtype, and a function that reads it (a memory map for external data)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Parse a model without its external data. Raises `DmlcError` for what is missing, damaged or not ONNX."""
+    path = Path(path)
+    loc = Loc(str(path))
+    if not path.exists():
+        raise DmlcError("no such file", loc)
+    if not path.is_file():
+        raise DmlcError("not a file", loc)
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise DmlcError(f"cannot be read: {e.strerror}", loc) from None
+    if not data:
+        raise DmlcError("the file is empty", loc)
+    if data.startswith(b"version https://git-lfs"):
+        raise DmlcError("the file is a Git LFS pointer, not the model; fetch it with `git lfs pull`", loc)
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise DmlcError("not an ONNX model: the file is damaged, cut short or of another format", loc) from None
+    _check_header(model, loc)
+    return model
+
+
+def _check_header(model: onnx.ModelProto, loc: Loc) -> None:
+    if not model.HasField("graph") or not model.graph.node and not model.graph.output:
+        raise DmlcError("not an ONNX model: it has no graph", loc)
+    if not model.opset_import:
+        raise DmlcError("the model does not say its operator set (opset_import)", loc)
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= NEWEST_OPSET:
+            raise DmlcError(f"the model uses operator set {entry.version}; known are 1 to {NEWEST_OPSET}", loc)
+    if not model.graph.output:
+        raise DmlcError("the graph has no outputs", loc)
+
+
+def source_of(tensor: onnx.TensorProto, model_path: Path) -> Source:
+    """Where a tensor's values come from, checked but not read."""
+    shape, dtype = shape_of_proto(tensor), dtype_of_element(tensor.data_type, f"tensor '{tensor.name}'")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return Source(tensor.name, shape, dtype, _external(tensor, shape, dtype, model_path))
+    return Source(tensor.name, shape, dtype, lambda: array_of(tensor))
+
+
+def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, model_path: Path) -> Callable[[], np.ndarray]:
+    entries = {e.key: e.value for e in tensor.external_data}
+    place = _inside(tensor.name, entries.get("location", ""), model_path)
+    needed = math.prod(shape) * np.dtype(NUMPY[dtype]).itemsize
+    offset, length = _number(tensor.name, entries, "offset", 0), _number(tensor.name, entries, "length", needed)
+    if length != needed:
+        raise DmlcError(f"tensor '{tensor.name}' needs {needed} bytes but its external data '{entries['location']}' has length {length}")
+    size = place.stat().st_size
+    if offset + length > size:
+        raise DmlcError(f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{entries['location']}' are wanted, but the file has {size}")
+    if needed == 0:
+        return lambda: np.zeros(shape, NUMPY[dtype])
+    return lambda: np.memmap(place, NUMPY[dtype], "r", offset, shape)
+
+
+def _number(tensor: str, entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise DmlcError(f"tensor '{tensor}': external data '{entries.get('location', '')}' has {key} '{text}'")
+    return int(text)
+
+
+def _inside(tensor: str, location: str, model_path: Path) -> Path:
+    """The real path of external data, which must lie inside the model's folder (see the rule above)."""
+    refused = f"tensor '{tensor}': external data '{location}' is refused: "
+    if not location or "\0" in location:
+        raise DmlcError(refused + "it names no file")
+    if os.path.isabs(location) or ".." in Path(location.replace("\\", "/")).parts:
+        raise DmlcError(refused + "it must be a path inside the model's folder")
+    place = Path(os.path.realpath(model_path.parent / location))
+    folders = {os.path.realpath(model_path.parent), os.path.dirname(os.path.realpath(model_path))}
+    if not any(place.is_relative_to(f) for f in sorted(folders)):
+        raise DmlcError(refused + f"the link leads out of the model's folder, to '{place}'")
+    if not place.is_file():
+        raise DmlcError(refused + "there is no such file")
+    return place

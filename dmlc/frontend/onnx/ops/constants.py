@@ -1,0 +1,73 @@
+"""Operators whose results are known from shapes and attributes alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dmlc.frontend.onnx.node import Node
+from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.tensors import array_from, dtype_of_element
+from dmlc.frontend.onnx.values import Known, Tensor
+from dmlc.frontend.onnx.versions import REFINED, checked_sizes
+from dmlc.ir.location import DmlcError
+
+@op("Constant", 1, 9, 11, 12, 13, 19, *REFINED, static=True)
+def constant(n: Node) -> Known:
+    given = [name for name in n.attributes if name in ("value", "value_float", "value_floats", "value_int", "value_ints", "sparse_value", "value_string", "value_strings")]
+    if len(given) != 1:
+        raise DmlcError(f"a constant has one value, not {len(given)}")
+    if given[0] == "value":
+        return n.constant_attr(n.attr("value"))
+    if given[0] in ("sparse_value", "value_string", "value_strings"):
+        raise Unsupported(f"a constant given as {given[0]}")
+    return Known(array_from(n.attr(given[0]), "f32" if "float" in given[0] else "i64"), "f32" if "float" in given[0] else "i64")
+
+
+@op("ConstantOfShape", 9, 20, *REFINED, static=True)
+def constant_of_shape(n: Node) -> Known:
+    """One number repeated: kept as a view of one element, however large."""
+    value = n.constant_attr(n.attr("value")) if "value" in n.attributes else Known.of(0.0, "f32")
+    if value.array.size != 1:
+        raise DmlcError(f"attribute 'value' has {value.array.size} elements, 1 is needed")
+    return Known(np.broadcast_to(value.array.reshape(()), checked_sizes(n.ints(0, "the shape"))), value.dtype)
+
+
+@op("Range", 11, static=True)
+def range_(n: Node) -> Known:
+    start, limit, delta = (n.known(i, what) for i, what in enumerate(("start", "limit", "delta")))
+    if not delta.reshape(-1)[0]:
+        raise DmlcError("delta is 0")
+    count = max(0, math.ceil((limit.reshape(-1)[0] - start.reshape(-1)[0]) / delta.reshape(-1)[0]))
+    _check_size(count)
+    return Known((start.reshape(-1)[0] + np.arange(count) * delta.reshape(-1)[0]).astype(start.dtype), n.dtype(0))
+
+
+@op("EyeLike", 9, 22, static=True)
+def eye_like(n: Node) -> Known:
+    rows, columns = n.shape(0)
+    dtype = dtype_of_element(n.attr("dtype"), "the result") if "dtype" in n.attributes else n.dtype(0)
+    _check_size(rows * columns)
+    return Known(array_from(np.eye(rows, columns, n.attr("k", 0)), dtype), dtype)
+
+
+def _check_size(numel: int) -> None:
+    if numel > 1 << 26:
+        raise Unsupported(f"a constant of {numel} elements made from a formula")
+
+
+@op("Shape", 1, 13, 15, 19, *REFINED, static=True)
+def shape(n: Node) -> Known:
+    dims = n.shape(0)
+    return Known.of(dims[slice(n.attr("start", 0), n.attr("end", len(dims)))])
+
+
+@op("Size", 1, 13, 19, *REFINED, static=True)
+def size(n: Node) -> Known:
+    return Known.of(math.prod(n.shape(0)))
+
+
+@op("Identity", 1, 13, 14, 16, 19, *REFINED, static=True)
+def identity(n: Node) -> Tensor:
+    return n[0]

@@ -1,0 +1,124 @@
+"""The function under construction: its arguments (inputs, weights, constants), its ops, and the store behind the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dmlc.frontend.onnx.values import Known, Weight
+from dmlc.ir.attributes import DenseResource
+from dmlc.ir.builder import Builder
+from dmlc.ir.core import BlockArgument, Module, Op, Value
+from dmlc.ir.location import UNKNOWN, DmlcError, Loc
+from dmlc.ir.types import TensorType, Type
+from dmlc.ir.weights import WeightStore
+
+SHARED_CONSTANT_BYTES = 1 << 20  # equal constants up to this size become one argument
+
+_ROLE_ORDER = ("param", "buffer", "const")  # the strongest of a weight's uses decides
+
+
+class Program:
+    """`@main` and its arguments. Weights and constants become arguments when first used."""
+
+    def __init__(self, trainable: str | None = None):
+        self.module, self.store = Module(), WeightStore()
+        self.function = self.module.add_function("main")
+        self.builder = Builder.at_end(self.function.body)
+        self.trainable = _pattern(trainable)
+        self.taken: set[str] = set()
+        self.weights: list[Weight] = []
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], BlockArgument] = {}
+
+    @property
+    def loc(self) -> Loc:
+        return self.builder.loc
+
+    @loc.setter
+    def loc(self, loc: Loc) -> None:
+        self.builder.loc = loc
+
+    def op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type] | None) -> Op:
+        return self.builder.op(name, operands, attrs, types)
+
+    def input(self, name: str, argument: str, type_: TensorType, batch_dim: int | None) -> BlockArgument:
+        attrs: dict[str, Any] = {"dmlc.role": "input"}
+        if argument != name:
+            attrs["dmlc.name"] = name
+        if batch_dim is not None:
+            attrs["dmlc.batch_dim"] = batch_dim
+        return self.function.body.add_arg(type_, argument, attrs)
+
+    def constant(self, known: Known) -> Value:
+        if known.arg is None:
+            key = (known.dtype, known.shape, np.ascontiguousarray(known.array).tobytes()) if known.array.nbytes <= SHARED_CONSTANT_BYTES else None
+            known.arg = self._shared.get(key) if key else None
+            if known.arg is None:
+                known.arg = self._stored(known.name or "const", known.shape, known.dtype, known.array)
+                known.arg.attrs["dmlc.role"] = "const"
+            if key:
+                self._shared[key] = known.arg
+        return known.arg
+
+    def weight(self, weight: Weight, role: str) -> Value:
+        if weight.arg is None:
+            weight.arg = self._stored(weight.name, weight.shape, weight.dtype, weight.source.load)
+            weight.arg.attrs["dmlc.names"] = (weight.name,)
+            if weight.overridable:
+                weight.arg.attrs["dmlc.overridable"] = True
+            self.weights.append(weight)
+        weight.roles.add(self._chosen(weight, role))
+        weight.arg.attrs["dmlc.role"] = next(r for r in _ROLE_ORDER if r in weight.roles)
+        return weight.arg
+
+    def is_named_trainable(self, name: str) -> bool:
+        return self.trainable is not None and self.trainable.search(name) is not None
+
+    def _chosen(self, weight: Weight, role: str) -> str:
+        if self.trainable is None or not TensorType(weight.shape, weight.dtype).is_float:
+            return role
+        if self.is_named_trainable(weight.name):
+            return "param"
+        return "const" if role == "param" else role
+
+    def _stored(self, name: str, shape: Sequence[int], dtype: str, values: Any) -> BlockArgument:
+        argument, type_ = self.argument_name(name), TensorType(tuple(shape), dtype)
+        self.store.add(argument, values, type_)
+        return self.function.body.add_arg(type_, argument, {"dmlc.role": "const", "dmlc.value": DenseResource(argument, type_)})
+
+    def argument_name(self, name: str) -> str:
+        """An identifier for a name of the model, unique among the arguments."""
+        stem = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "arg"
+        stem = f"arg_{stem}" if stem[0].isdigit() else stem
+        unique, n = stem, 0
+        while unique in self.taken:
+            n += 1
+            unique = f"{stem}_{n}"
+        self.taken.add(unique)
+        return unique
+
+    def finish(self, outputs: Sequence[tuple[str, Value]]) -> None:
+        """End the function, drop what turned out unused, number the ops."""
+        self.builder.loc = UNKNOWN
+        self.builder.op("func.return", [v for _, v in outputs], result_types=())
+        attrs = self.function.result_attrs
+        for entry, (name, _) in zip(attrs, outputs, strict=True):
+            entry["dmlc.name"] = name
+        for op in reversed(self.function.body.ops):
+            if op.results and op.unused:
+                op.erase()
+        for arg in list(self.function.args):
+            if not arg.uses and arg.attrs["dmlc.role"] != "input" and "dmlc.overridable" not in arg.attrs:
+                self.function.body.erase_arg(arg)
+        for number, op in enumerate(op for op in self.function.ops() if op.name not in ("func.return", "dmlc.yield")):
+            op.attrs["dmlc.id"] = str(number)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as e:
+        raise DmlcError(f"'{text}' is not a regular expression: {e}") from None

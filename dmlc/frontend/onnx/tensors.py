@@ -1,0 +1,106 @@
+"""Data types and constant tensors of ONNX as numpy arrays.
+
+Arrays keep the weight store's form: bf16 as uint16 bits, the 8-bit floats as uint8 bits, i1 as bool; the dtype's name travels beside them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import torch
+
+from dmlc.interpret.evaluate import DTYPES
+from dmlc.ir.location import DmlcError
+
+T = onnx.TensorProto
+
+ELEMENT_TYPES = {
+    T.FLOAT: "f32", T.DOUBLE: "f64", T.FLOAT16: "f16", T.BFLOAT16: "bf16", T.FLOAT8E4M3FN: "f8E4M3FN", T.FLOAT8E5M2: "f8E5M2",
+    T.INT64: "i64", T.INT32: "i32", T.INT16: "i16", T.INT8: "i8", T.UINT8: "ui8", T.BOOL: "i1",
+}  # fmt: skip
+
+NUMPY = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "f8E4M3FN": np.uint8, "f8E5M2": np.uint8,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "ui8": np.uint8, "i1": np.bool_,
+}  # fmt: skip
+
+_BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
+
+_FIELDS = {
+    T.FLOAT: "float_data", T.DOUBLE: "double_data", T.INT64: "int64_data", T.INT32: "int32_data", T.INT16: "int32_data", T.INT8: "int32_data",
+    T.UINT8: "int32_data", T.BOOL: "int32_data", T.FLOAT16: "int32_data", T.BFLOAT16: "int32_data", T.FLOAT8E4M3FN: "int32_data", T.FLOAT8E5M2: "int32_data",
+}  # fmt: skip
+
+_INTEGER_LIMITS = {name: (np.iinfo(NUMPY[name]).min, np.iinfo(NUMPY[name]).max) for name in ("i64", "i32", "i16", "i8", "ui8")}
+
+
+def element_name(element_type: int) -> str:
+    """ONNX's own name of an element type, for messages."""
+    return T.DataType.Name(element_type).lower() if element_type in T.DataType.values() else f"element type {element_type}"
+
+
+def dtype_of_element(element_type: int, what: str) -> str:
+    """The IR's name of an ONNX element type. Raises `DmlcError` naming `what` for types the IR does not have."""
+    if element_type not in ELEMENT_TYPES:
+        raise DmlcError(f"{what} has element type {element_name(element_type)}, which is not supported")
+    return ELEMENT_TYPES[element_type]
+
+
+def shape_of_proto(tensor: onnx.TensorProto) -> tuple[int, ...]:
+    if any(n < 0 for n in tensor.dims):
+        raise DmlcError(f"tensor '{tensor.name}' has a negative size: {list(tensor.dims)}")
+    return tuple(tensor.dims)
+
+
+def array_of(tensor: onnx.TensorProto) -> np.ndarray:
+    """The values of a tensor that lie inside the file, in the weight store's form. Raises `DmlcError` when their number does not fit the shape."""
+    dtype, shape = dtype_of_element(tensor.data_type, f"tensor '{tensor.name}'"), shape_of_proto(tensor)
+    numel, numpy_type = math.prod(shape), np.dtype(NUMPY[dtype])
+    if tensor.HasField("raw_data"):
+        raw = tensor.raw_data
+        if len(raw) != numel * numpy_type.itemsize:
+            raise DmlcError(f"tensor '{tensor.name}' of shape {list(shape)} and type {dtype} needs {numel * numpy_type.itemsize} bytes but the file holds {len(raw)}")
+        return np.frombuffer(raw, numpy_type.newbyteorder("<")).astype(numpy_type, copy=False).reshape(shape)
+    values = getattr(tensor, _FIELDS[tensor.data_type])
+    if len(values) != numel:
+        raise DmlcError(f"tensor '{tensor.name}' of shape {list(shape)} needs {numel} values but the file holds {len(values)}")
+    wide = np.array(values, dtype=np.int64) if _FIELDS[tensor.data_type] == "int32_data" else np.array(values, dtype=numpy_type)
+    if dtype == "f16":
+        return wide.astype(np.uint16).view(np.float16).reshape(shape)
+    return wide.astype(numpy_type).reshape(shape)
+
+
+def to_torch(array: np.ndarray, dtype: str) -> torch.Tensor:
+    """A torch tensor with the values of an array in the store's form."""
+    tensor = torch.from_numpy(np.array(array, dtype=NUMPY[dtype], order="C", copy=True))
+    return tensor.view(DTYPES[dtype]) if dtype in _BITS else tensor
+
+
+def from_torch(tensor: torch.Tensor, dtype: str) -> np.ndarray:
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(_BITS[dtype]) if dtype in _BITS else tensor).numpy()
+
+
+def python_value(array: np.ndarray, dtype: str) -> bool | int | float:
+    """A single element as a Python number; f32 as the shortest decimal that rounds to it (0.1, not 0.10000000149…)."""
+    first = array.reshape(-1)[0]
+    return shortest(first) if dtype == "f32" else to_torch(np.asarray(first), dtype).item()
+
+
+def shortest(number: float) -> float:
+    """The shortest decimal that rounds to the same f32. Exporters wrote such a number, and PyTorch's programs hold it."""
+    return float(str(np.float32(number)))
+
+
+def array_from(values: object, dtype: str) -> np.ndarray:
+    """Python numbers as an array in the store's form; integers out of range are refused."""
+    wide = np.asarray(values)
+    if dtype in _INTEGER_LIMITS and wide.size:
+        low, high = _INTEGER_LIMITS[dtype]
+        if wide.min() < low or wide.max() > high:
+            raise DmlcError(f"a constant does not fit {dtype}: {wide.min()} … {wide.max()}")
+    if dtype in _BITS:
+        return from_torch(torch.tensor(wide.astype(np.float64)).to(DTYPES[dtype]), dtype)
+    return wide.astype(NUMPY[dtype])
