@@ -1,0 +1,189 @@
+"""kernels.py of an output folder: for every kernel a Triton function, the same in PyTorch, and a wrapper that picks one and launches it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dmlc.codegen.triton_body import KernelBody, Names
+from dmlc.codegen.triton_launch import Launch, plan_launch
+from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
+from dmlc.codegen.triton_text import POINTERS, helpers_in
+from dmlc.ir.core import Function, Module, Value
+from dmlc.ops.text import TORCH_DTYPES, render_torch
+
+HEADER = '''"""Kernels of the program: each as a Triton function, as PyTorch operations, and a wrapper that picks one.
+
+On a GPU the Triton function runs; on a processor the PyTorch operations, or, with TRITON_INTERPRET=1 set, Triton's interpreter.
+DMLC_KERNELS=torch takes the PyTorch operations everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+{imports}
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the PyTorch operations need no Triton
+    triton = tl = None
+
+INTERPRET = os.environ.get("TRITON_INTERPRET") == "1"
+MODE = os.environ.get("DMLC_KERNELS", "auto")
+
+if INTERPRET and triton is not None:
+    import bf16_interpreter
+
+    bf16_interpreter.install()
+
+
+def jit(function):
+    return function if triton is None else triton.jit(function)
+
+
+def runs_triton(x: torch.Tensor) -> bool:
+    """Whether the Triton function runs for operands that lie where x lies."""
+    return MODE != "torch" and triton is not None and (x.is_cuda or INTERPRET)
+
+
+def tile(tuned: int, size: int, columns: int = 1) -> int:
+    """Rows (or elements) a program works on: as tuned for GPUs; the interpreter pays for each program, so there as many as make 65,536 elements."""
+    if not INTERPRET:
+        return tuned
+    return 1 << (max(min(size, 65536 // columns), 1) - 1).bit_length()
+
+
+def destination(out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+    """Where a kernel writes a result: `out` if it is dense, else a new tensor."""
+    return torch.empty(shape, dtype=dtype, device=like.device) if out is None or not out.is_contiguous() else out
+
+
+def delivered(value: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """`value`, copied to `out` if the caller wants it there and it is not."""
+    return value if out is None or out is value else out.copy_(value)
+'''
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """One kernel's texts."""
+
+    body: KernelBody
+    launch: Launch
+    kernel: str
+    reference: str
+    wrapper: str
+
+
+def kernel_functions(module: Module) -> list[Function]:
+    """The functions that `kernel.call`s name, in order of the first call."""
+    functions = {f.name: f for f in module.functions}
+    names = dict.fromkeys(op.attrs["kernel"] for op in module.walk() if op.name == "kernel.call")
+    return [functions[n] for n in names]
+
+
+def emit_kernels(module: Module, prelude: str = "prelude") -> str:
+    """Source of kernels.py. `prelude` is the module of the output folder that holds the helpers of the ops' PyTorch texts.
+
+    The file lists under AHEAD_OF_TIME what a compiler needs to build each kernel without a device (`dmlc.codegen.aot`).
+    """
+    kernels = [emit_kernel(f) for f in kernel_functions(module)]
+    text = "\n\n\n".join(part for k in kernels for part in (k.kernel, k.reference, k.wrapper) if part)
+    parts = [HEADER.format(imports=_imports(kernels, prelude)), *helpers_in(text), text, _table(kernels)]
+    return "\n\n".join(p.strip("\n") + "\n" for p in parts if p)
+
+
+def emit_kernel(function: Function) -> Emitted:
+    body = KernelBody(function)
+    launch = plan_launch(body)
+    kernel = "" if body.empty else _kernel_text(body, launch)
+    return Emitted(body, launch, kernel, _reference_text(function), _wrapper_text(body, launch))
+
+
+def _signature(body: KernelBody) -> list[str]:
+    return [f"{body.names[v]}_ptr" for v in body.read] + [f"{n}_ptr" for n in body.output_names]
+
+
+def _kernel_text(body: KernelBody, launch: Launch) -> str:
+    lines = kernel_lines(body, launch)
+    head = f"@jit\ndef {body.name}_kernel({', '.join(_signature(body))}, {TILE_NAME[launch.template]}: tl.constexpr):"
+    return "\n".join([head, *(f"    {line}" for line in lines)])
+
+
+def _reference_text(function: Function) -> str:
+    """The kernel's ops one by one in PyTorch, composites whole."""
+    names = Names()
+    texts: dict[Value, str] = {a: names.fresh(a.name) for a in function.args}
+    head = f"def {function.name}_torch({', '.join(texts.values())}):"
+    lines = []
+    for op in function.body:
+        if op is function.body.last:
+            continue
+        made = [names.fresh(op.name.split(".", 1)[1]) for _ in op.results]
+        lines.append(f"    {', '.join(made)} = {render_torch(op, [texts[v] for v in op.operands])}")
+        texts.update(zip(op.results, made))
+    return "\n".join([head, *lines, f"    return {', '.join(texts[v] for v in function.results)}"])
+
+
+def describe(value: Value) -> str:
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+
+
+def _wrapper_text(body: KernelBody, launch: Launch) -> str:
+    inputs = [body.names[v] for v in body.inputs]
+    outs = ["out"] if len(body.outputs) == 1 else [f"out_{i}" for i in range(len(body.outputs))]
+    arrow = f"{', '.join(f'{n} {describe(v)}' for n, v in zip(inputs, body.inputs))} -> {', '.join(map(describe, body.outputs))}"
+    lines = [f"def {body.name}({', '.join([*inputs, *(f'{o}=None' for o in outs)])}):", f'    """{arrow}"""']
+    lines += _torch_path(body, inputs, outs)
+    read = [body.names[v] for v in body.read]
+    if not body.empty and read:
+        lines.append(f"    {', '.join(read)} = {', '.join(f'{n}.contiguous()' for n in read)}")
+    for name, out, value in zip(body.output_names, outs, body.outputs):
+        lines.append(f"    {name} = destination({out}, {tuple(value.shape)}, {TORCH_DTYPES[value.dtype]}, {inputs[0]})")
+    if not body.empty:
+        lines += _launch_lines(body, launch)
+    lines.append(f"    return {', '.join(f'delivered({n}, {o})' for n, o in zip(body.output_names, outs))}")
+    return "\n".join(lines)
+
+
+def _torch_path(body: KernelBody, inputs: list[str], outs: list[str]) -> list[str]:
+    call = f"{body.name}_torch({', '.join(inputs)})"
+    lines = [f"    if not runs_triton({inputs[0]}):"]
+    if len(outs) == 1:
+        return [*lines, f"        return delivered({call}, out)"]
+    pairs = ", ".join(outs)
+    return [*lines, f"        return tuple(delivered(value, out) for value, out in zip({call}, ({pairs})))"]
+
+
+def _launch_lines(body: KernelBody, launch: Launch) -> list[str]:
+    name = TILE_NAME[launch.template]
+    extra = f", {launch.columns}" if launch.columns else ""
+    arguments = [*(body.names[v] for v in body.read), *body.output_names, f"{name}=block", f"num_warps={launch.warps}", "enable_fp_fusion=True"]
+    return [
+        f"    block = tile({launch.tile}, {launch.size}{extra})",
+        f"    {body.name}_kernel[(triton.cdiv({launch.size}, block),)]({', '.join(arguments)})",
+    ]
+
+
+def _imports(kernels: Iterable[Emitted], prelude: str) -> str:
+    """What the PyTorch texts use beyond torch."""
+    from dmlc.interpret import prelude as helpers
+
+    text = "\n".join(k.reference for k in kernels)
+    names = [n for n in sorted(vars(helpers)) if n not in ("torch",) and not n.startswith("_") and re.search(rf"(?<![\w.]){n}\b(?=[.(])", text)]
+    return f"from {prelude} import {', '.join(names)}\n" if names else ""
+
+
+def _table(kernels: Iterable[Emitted]) -> str:
+    lines = ["# What it takes to build each kernel without a device."]
+    lines.append("AHEAD_OF_TIME = {")
+    for k in kernels:
+        if k.kernel:
+            body = k.body
+            pointers = {f"{body.names[v]}_ptr": POINTERS[v.dtype] for v in body.read} | {f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)}
+            entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, "num_warps": k.launch.warps}
+            lines.append(f'    "{body.name}": {{"kernel": {body.name}_kernel, {str(entry)[1:-1]}}},'.replace("'", '"'))
+    return "\n".join([*lines, "}"])
