@@ -1,0 +1,66 @@
+"""Comparing a compiled program with the original model on seeded inputs."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from dmlc.ir.location import DmlcError, Loc
+from dmlc.passmanager.check import relative_error, seeded_inputs
+
+if TYPE_CHECKING:
+    from dmlc.driver import Compiled
+
+TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
+
+
+def compare_with_original(compiled: Compiled) -> dict[str, bytes]:
+    """Interpret all ranks, compare with the original on two inputs, print spread and change; raise when they differ or nothing could."""
+    from dmlc.interpret.run import run
+
+    reference = compiled.loaded.reference
+    if reference is None:
+        print("check: a text module has no original to compare with; the passes were compared with each other")
+        return {}
+    first, second = (inputs_for(compiled, seed) for seed in (0, 1))
+    expected, other = reference(first), reference(second)
+    refuse_vacuous(expected, other, compiled.loaded.source)
+    actual = run(compiled.module, first, weights=compiled.weights)
+    precision = compiled.module.attrs["dmlc.request"].get("precision", "fp32")
+    worst = 0.0
+    for name, want in expected.items():
+        error = relative_error(want, actual[name])
+        worst = max(worst, error)
+        print(f"check: {name}: off by {error:.1e} of scale; {describe(want, other[name])}")
+    if not worst <= TOLERANCE[precision]:
+        raise DmlcError(f"the compiled program differs from the original by {worst:.2e} of scale (allowed {TOLERANCE[precision]:.0e})", Loc(compiled.loaded.source))
+    return {"check_inputs.npz": _npz(first), "check_outputs.npz": _npz(expected)}
+
+
+def inputs_for(compiled: Compiled, seed: int) -> dict[str, Any]:
+    """Seeded inputs that fit both the program and the original (integers stay inside what they index; floats are float32)."""
+    import numpy
+
+    arrays = seeded_inputs(compiled.module, seed)
+    return {n: a.astype(numpy.float32) if a.dtype == numpy.float64 and compiled.module.main.arg(n).dtype != "f64" else a for n, a in arrays.items()}
+
+
+def refuse_vacuous(first: dict[str, Any], second: dict[str, Any], source: str) -> None:
+    """A comparison that cannot fail proves nothing: some output must depend on the input."""
+    if all(relative_error(first[n], second[n]) < 1e-7 for n in first):
+        raise DmlcError("the check would prove nothing: outputs don't depend on the input", Loc(source), ("give the model real weights, or leave --check out",))
+
+
+def describe(want: Any, other: Any) -> str:
+    import numpy
+
+    spread = float(numpy.nanmax(want.astype(numpy.float64)) - numpy.nanmin(want.astype(numpy.float64))) if want.size else 0.0
+    return f"spread {spread:.3g}, changes by {relative_error(want, other):.1e} of scale under another input"
+
+
+def _npz(arrays: dict[str, Any]) -> bytes:
+    import numpy
+
+    buffer = io.BytesIO()
+    numpy.savez(buffer, **arrays)
+    return buffer.getvalue()

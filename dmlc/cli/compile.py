@@ -1,0 +1,177 @@
+"""compile a model for some devices into a folder
+
+`dmlc compile MODEL --devices 8` imports the model, lets the pipeline decide and writes a folder that runs under torchrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dmlc.cli.arguments import Parser
+from dmlc.ir.location import DmlcError
+
+if TYPE_CHECKING:
+    from dmlc.driver import Compiled, Options
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def parser() -> Parser:
+    p = Parser(prog="dmlc compile", description="Compile a model into a folder that runs under torchrun.")
+    p.add_argument("model", metavar="MODEL", nargs="?", help="x.onnx, x.pt2, x.mlir, file.py:function or package.module:function")
+    p.add_argument("--devices", type=int, default=1, metavar="N", help="how many devices (ranks); default 1")
+    p.add_argument("--target", default="", metavar="NAME", help="device to plan for (h100, a100, cpu); default: the visible GPU, else h100")
+    p.add_argument("--plan", default="auto", metavar="TEXT", help="auto, or degrees such as dp=2,tp=4")
+    p.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="bind an open size of the model")
+    p.add_argument("--shape", action="append", default=[], metavar="INPUT=AxBxC", help="bind all sizes of an input")
+    p.add_argument("--batch-dim", action="append", default=[], metavar="INPUT:DIM", help="which dim of an input is the batch")
+    p.add_argument("--trainable", metavar="REGEX", help="which initializers training would change")
+    p.add_argument("--memory", default="", metavar="SIZE", help="most a rank may hold, as in 80GB")
+    p.add_argument("--slack", type=float, help="how far a rank's share may exceed an even one under an explicit plan; default 0.10")
+    p.add_argument("--pipeline", default="", metavar="TEXT", help="passes to run instead of the usual ones")
+    p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
+    p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
+    p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
+    p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
+    p.add_argument("--force", action="store_true", help="replace what is in the output folder")
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    p = parser()
+    args = p.parse(argv)
+    if args.model is None:
+        p.error("no MODEL given")
+    options = options_of(args)
+    out = Path(args.output) if args.output else default_output(args.model)
+    from dmlc.codegen.folder import check_target
+
+    check_target(out, args.force, explicit=args.output is not None)
+    with tempfile.TemporaryDirectory() as scratch:
+        return run(args, options, out, Path(scratch))
+
+
+def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) -> int:
+    from dataclasses import replace
+
+    from dmlc import driver
+    from dmlc.cli._summary import print_sizes, print_summary
+
+    begin = time.perf_counter()
+    print(f"target {driver.target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
+    loaded = driver.load(args.model, options)
+    print_sizes(loaded)
+    if args.dump_ir:
+        options = replace(options, dump=scratch / "ir")
+    compiled = driver.compile_model(loaded, options, progress=_progress())
+    _clear_progress()
+    extra = reference_check(compiled) if args.check else {}
+    write(args, compiled, out, scratch, extra)
+    print_summary(compiled, out, time.perf_counter() - begin)
+    return 0
+
+
+def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path, extra: dict[str, bytes]) -> None:
+    from dmlc import driver
+    from dmlc.codegen.folder import write_folder
+    from dmlc.codegen.triton_source import emit_kernels
+
+    kernels = report = None
+    if any(op.name == "kernel.call" for op in compiled.module.main.ops()):
+        kernels = emit_kernels(compiled.module)
+        report = None if args.no_kernel_report else kernel_report(kernels)
+    dumps = {p.name: p for p in sorted((scratch / "ir").glob("*"))} if args.dump_ir else {}
+    write_folder(compiled.module, out, driver.final_weights(compiled), driver.plan_record(compiled), Path(args.model).name, kernels, report, dumps, extra, args.force)
+
+
+def kernel_report(kernels: str) -> dict[str, Any] | None:
+    """Registers, shared memory and spills of every kernel on sm_80 and sm_90, where triton is installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("triton") is None:
+        print("note: triton is not installed, so kernels.json is left out")
+        return None
+    from dmlc.codegen.aot import kernels_report
+
+    return kernels_report(kernels)
+
+
+def reference_check(compiled: Compiled) -> dict[str, bytes]:
+    """Run the compiled program's ranks in the interpreter and the original on equal inputs; refuse a comparison that cannot fail.
+
+    Gives the files `check_inputs.npz` and `check_outputs.npz` for `dmlc run --check`.
+    """
+    from dmlc.cli._check import compare_with_original
+
+    return compare_with_original(compiled)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    from dmlc.driver import Options
+    from dmlc.planner.request import parse_plan
+
+    if args.devices < 1:
+        raise DmlcError(f"--devices must be at least 1, not {args.devices}")
+    if args.plan != "auto":
+        parse_plan(args.plan, args.devices)
+    return Options(
+        args.devices, args.plan, args.precision, args.target, memory_of(args.memory), args.slack,
+        dict(_pair(d, "--dim", "batch=32", int) for d in args.dim),
+        dict(_pair(s, "--shape", "x=8x3x48x192", _shape) for s in args.shape),
+        tuple(args.batch_dim), args.trainable, args.pipeline, args.check,
+    )  # fmt: skip
+
+
+def memory_of(text: str) -> int:
+    """`80GB`, `512MiB` or a number of bytes."""
+    if not text:
+        return 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text)
+    if match is None or match[2].lower() not in UNITS:
+        raise DmlcError(f"--memory takes a size such as 80GB or 512MiB, not '{text}'")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def _pair(text: str, option: str, example: str, convert: Any) -> tuple[str, Any]:
+    name, _, value = text.rpartition("=")
+    try:
+        if not name:
+            raise ValueError
+        return name, convert(value)
+    except ValueError:
+        raise DmlcError(f"{option} takes for example {example}, not '{text}'") from None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.replace(",", "x").split("x"))
+
+
+def default_output(model: str) -> Path:
+    """`resnet.dmlc` for `models/resnet.onnx`; `gpt2-build.dmlc` for `gpt2.py:build`."""
+    place, _, function = model.partition(":")
+    return Path(Path(place).stem + (f"-{function}" if function else "") + ".dmlc")
+
+
+# ---------------------------------------------------------------- progress
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return lambda pass_: None
+    return lambda pass_: print(f"\r\033[K{pass_.name} …", end="", file=sys.stderr, flush=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

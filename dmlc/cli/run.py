@@ -1,0 +1,84 @@
+"""run a compiled folder on its ranks
+
+Starts torchrun on the folder's launch.py; Ctrl-C leaves no ranks behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dmlc.cli.arguments import Parser
+from dmlc.ir.location import DmlcError
+
+
+def parser() -> Parser:
+    p = Parser(prog="dmlc run", description="Run a compiled folder: one process a rank, under torchrun.")
+    p.add_argument("folder", metavar="OUT", nargs="?")
+    p.add_argument("--nproc", type=int, metavar="N", help="number of ranks; must be the number compiled for")
+    p.add_argument("--inputs", metavar="X.npz", help="one array an input; default: seeded synthetic data")
+    p.add_argument("--save", metavar="Y.npz", help="write the results here")
+    p.add_argument("--check", action="store_true", help="compare with the original's results stored by `dmlc compile --check`")
+    p.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
+    p.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    p.add_argument("--repeat", type=int, default=5, metavar="N", help="timed runs after the first; default 5")
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    p = parser()
+    args = p.parse(argv)
+    if args.folder is None:
+        p.error("no OUT given")
+    folder = Path(args.folder)
+    ranks = ranks_of(folder)
+    if args.nproc is not None and args.nproc != ranks:
+        raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {args.nproc}; compile it again with --devices {args.nproc}")
+    return launch(folder, ranks, launch_arguments(args, folder))
+
+
+def ranks_of(folder: Path) -> int:
+    table = folder / "table.py"
+    if not table.is_file():
+        raise DmlcError(f"{folder} is not a compiled folder (it has no table.py); make one with dmlc compile")
+    for line in table.read_text().splitlines():
+        if line.startswith("RANKS = "):
+            return int(line.removeprefix("RANKS = "))
+    raise DmlcError(f"{table} does not say how many ranks it is for")
+
+
+def launch_arguments(args, folder: Path) -> list[str]:
+    given = ["--kernels", args.kernels, "--device", args.device, "--repeat", str(args.repeat)]
+    for option in ("inputs", "save"):
+        value = getattr(args, option)
+        if value:
+            given += [f"--{option}", str(Path(value).absolute())]
+    if args.inputs and not Path(args.inputs).is_file():
+        raise DmlcError(f"there is no file {args.inputs}")
+    if args.check:
+        stored = folder.absolute() / "check_outputs.npz"
+        if not stored.is_file():
+            raise DmlcError(f"{folder} holds no results of the original; compile it with --check first")
+        given += ["--check", str(stored)] + ([] if args.inputs else ["--inputs", str(stored.with_name("check_inputs.npz"))])
+    return given
+
+
+def launch(folder: Path, ranks: int, arguments: list[str]) -> int:
+    """Start the ranks in a process group of their own; an interrupt ends them all."""
+    launcher = str(folder.absolute() / "launch.py")
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), **os.environ}
+    command = [sys.executable, launcher] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), launcher]
+    process = subprocess.Popen([*command, *arguments], env=environment, start_new_session=True)
+    try:
+        return 1 if process.wait() else 0
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        raise

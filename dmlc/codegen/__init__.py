@@ -1,0 +1,1 @@
+"""Code generation: Triton kernels, the PyTorch program, its launcher, the weights."""

@@ -1,0 +1,120 @@
+"""Writing an output folder: program, kernels, launcher, weights, plan. It is written beside its place and moved there whole,
+so that a failed compile leaves no half-written folder."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dmlc import __version__
+from dmlc.codegen.pytorch import emit_model, emit_table
+from dmlc.ir.core import Module
+from dmlc.ir.location import DmlcError
+from dmlc.ir.printer import print_module
+from dmlc.ir.sharding import Mesh
+
+MARK = ".dmlc"  # a file that says the folder is dmlc's own
+
+LAUNCH_SH = """#!/bin/sh
+# One process a rank on this machine. Several machines: run the same command on each with
+# --nnodes N --node-rank I --rdzv-endpoint HOST:PORT instead of --standalone.
+exec "${{PYTHON:-python3}}" -m torch.distributed.run --standalone --nproc-per-node {ranks} "$(dirname "$0")/launch.py" "$@"
+"""
+
+README = """# Compiled by dmlc {version}
+
+{source} for {ranks} rank(s), {plan}.
+
+    torchrun --nproc-per-node {ranks} launch.py --inputs x.npz --save y.npz
+
+Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` is the program of one rank, `program.mlir` the IR it was
+written from, `plan.json` the decisions and their reasons, `kernels.py` the fused kernels, `table.py` the shapes and shardings.
+"""
+
+
+def source_of(package: str, name: str) -> str:
+    return importlib.resources.files(package).joinpath(name).read_text()
+
+
+def prelude_text() -> str:
+    """Both preludes as one file."""
+    text = source_of("dmlc.interpret", "prelude.py") + "\n\n" + source_of("dmlc.interpret", "prelude_shards.py")
+    names = "\n\n__all__ = [name for name in list(globals()) if not name.startswith(\"__\")]\n"
+    return text + names
+
+
+def write_folder(module: Module, out: Path, weights: dict[str, Any], plan: dict[str, Any], source: str, kernels: str | None = None, kernel_report: dict[str, Any] | None = None, dumps: dict[str, Path] | None = None, extra: dict[str, bytes] | None = None, force: bool = False) -> None:
+    """Write everything under `out` at once. `weights`: argument name -> tensor."""
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        _write_files(module, staging, weights, plan, source, kernels, kernel_report, dumps or {}, extra or {})
+        _move(staging, out, force)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def check_target(out: Path, force: bool, explicit: bool) -> None:
+    """Refuse a folder that exists, unless `force`, or it is dmlc's own and its name was not given by the user."""
+    if force or not out.exists() or ((out / MARK).exists() and not explicit):
+        return
+    raise DmlcError(f"the output folder {out} exists; give --force to replace it or another folder with -o")
+
+
+def _move(staging: Path, out: Path, force: bool) -> None:
+    """Put the finished folder in place. A folder that is not dmlc's own keeps its other files."""
+    os.chmod(staging, 0o755)
+    if not out.exists():
+        os.rename(staging, out)
+    elif (out / MARK).exists():
+        old = staging.with_name(staging.name + "-old")
+        os.rename(out, old)
+        os.rename(staging, out)
+        shutil.rmtree(old)
+    elif not out.is_dir():
+        raise DmlcError(f"{out} is a file; choose another folder with -o")
+    elif force:
+        shutil.copytree(staging, out, dirs_exist_ok=True)
+        shutil.rmtree(staging)
+
+
+def _write_files(module: Module, out: Path, weights: dict[str, Any], plan: dict[str, Any], source: str, kernels: str | None, kernel_report: dict[str, Any] | None, dumps: dict[str, Path], extra: dict[str, bytes]) -> None:
+    ranks = Mesh.of(module).devices
+    weights_file = None
+    if weights:
+        from safetensors.torch import save_file
+
+        weights_file = "weights/model.safetensors"
+        (out / "weights").mkdir()
+        save_file({name: t.contiguous() for name, t in sorted(weights.items())}, str(out / weights_file))
+    texts = {
+        "model.py": emit_model(module, f"{source}, compiled by dmlc {__version__} for {ranks} rank(s): {plan.get('plan', '')}."),
+        "table.py": emit_table(module, weights_file),
+        "prelude.py": prelude_text(),
+        "runtime.py": source_of("dmlc.codegen.output", "runtime.py"),
+        "launch.py": source_of("dmlc.codegen.output", "launch.py"),
+        "launch.sh": LAUNCH_SH.format(ranks=ranks),
+        "program.mlir": print_module(module),
+        "plan.json": json.dumps(plan, indent=2) + "\n",
+        "README.md": README.format(version=__version__, source=source, ranks=ranks, plan=plan.get("plan", "one rank")),
+        MARK: f"{__version__}\n",
+    }
+    if kernels is not None:
+        texts["kernels.py"] = kernels
+    if kernel_report is not None:
+        texts["kernels.json"] = json.dumps(kernel_report, indent=2) + "\n"
+    for name, text in texts.items():
+        (out / name).write_text(text)
+    for name, path in dumps.items():
+        (out / "ir").mkdir(exist_ok=True)
+        shutil.move(str(path), out / "ir" / name)
+    for name, data in extra.items():
+        (out / name).write_bytes(data)
+    (out / "launch.sh").chmod(0o755)

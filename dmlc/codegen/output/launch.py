@@ -1,0 +1,205 @@
+"""Runs the compiled program: `torchrun --nproc-per-node N launch.py`, or bare (then it starts torchrun itself).
+
+Without --inputs it feeds seeded synthetic data. Rank 0 prints shapes, latency and a checksum of every result.
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", help="file.npz with one array an input")
+    parser.add_argument("--save", help="file.npz for the results")
+    parser.add_argument("--check", help="file.npz with expected results; exit 1 when they differ by more than --tolerance of scale")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
+    parser.add_argument("--repeat", type=int, default=5, help="timed runs after the first")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def start_ranks(count):
+    """Bare call: hand over to torchrun with one process a rank."""
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)), **os.environ}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(HERE / "launch.py"), *sys.argv[1:]]
+    try:
+        return subprocess.run(command, env=environment).returncode
+    except KeyboardInterrupt:
+        return 130
+
+
+def main():
+    args = options()
+    if args.kernels != "auto":
+        os.environ["DMLC_KERNELS"] = args.kernels
+    if args.kernels == "interpret":
+        os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.insert(0, str(HERE))
+    import table
+
+    if "RANK" not in os.environ:
+        if table.RANKS > 1:
+            return start_ranks(table.RANKS)
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    import torch
+    import torch.distributed as dist
+
+    world = int(os.environ["WORLD_SIZE"])
+    if world != table.RANKS:
+        print(f"this program is compiled for {table.RANKS} ranks, but torchrun started {world}", file=sys.stderr)
+        return 2
+    cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if world > 1:
+        dist.init_process_group("nccl" if cuda else "gloo")
+    try:
+        return run(args, device)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def run(args, device):
+    import model
+    import runtime
+    import table
+    import torch
+
+    mesh = runtime.Mesh(table.MESH)
+    same_program(mesh)
+    weights = load_weights(mesh, device)
+    given = load_inputs(args)
+    inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in table.ARGUMENTS if a["role"] == "input"}
+    program = model.Program(mesh, device)
+    with torch.no_grad():
+        results, first = timed(program, weights, inputs, device)
+        times = [timed(program, weights, inputs, device)[1] for _ in range(args.repeat)]
+    joined = {r["name"]: runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"]) for r, x in zip(table.RESULTS, results)}
+    return report(args, joined, first, times, device) if mesh.rank == 0 else 0
+
+
+def same_program(mesh):
+    """All ranks run the same program, or none does: compares a hash of model.py before the first step."""
+    import torch
+    import torch.distributed as dist
+
+    if mesh.size == 1:
+        return
+    digest = hashlib.sha256((HERE / "model.py").read_bytes()).digest()
+    number = torch.tensor(int.from_bytes(digest[:7], "big"))
+    if dist.get_backend() == "nccl":
+        number = number.cuda()
+    low, high = number.clone(), number.clone()
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    dist.all_reduce(high, dist.ReduceOp.MAX)
+    if int(low) != int(high):
+        raise SystemExit("the ranks hold different programs (model.py differs)")
+
+
+def load_weights(mesh, device):
+    """Each rank reads only its own slices of the weights."""
+    import runtime
+    import table
+    import torch
+    from safetensors import safe_open
+
+    weights = {}
+    if not table.WEIGHTS:
+        return weights
+    with safe_open(str(HERE / table.WEIGHTS), framework="pt") as file:
+        for a in table.ARGUMENTS:
+            if a["role"] == "input":
+                continue
+            source = file.get_slice(a["name"]) if a["shape"] else file.get_tensor(a["name"])
+            weights[a["name"]] = runtime.cut(source, mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device, getattr(torch, a["dtype"]))
+    return weights
+
+
+def load_inputs(args):
+    import numpy as np
+    import table
+    import torch
+
+    wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
+    if args.inputs is None:
+        return {a["name"]: synthetic(a, args.seed + i) for i, a in enumerate(wanted)}
+    file = np.load(args.inputs)
+    missing = [a["name"] for a in wanted if a["name"] not in file.files]
+    if missing:
+        raise SystemExit(f"{args.inputs} lacks the inputs {', '.join(missing)}; it holds {', '.join(file.files)}")
+    given = {}
+    for a in wanted:
+        given[a["name"]] = torch.from_numpy(file[a["name"]]).to(getattr(torch, a["dtype"]))
+        if tuple(given[a["name"]].shape) != tuple(a["shape"]):
+            raise SystemExit(f"input {a['name']} has shape {tuple(given[a['name']].shape)}; the program is compiled for {tuple(a['shape'])}")
+    return given
+
+
+def synthetic(argument, seed):
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    dtype = getattr(torch, argument["dtype"])
+    if dtype.is_floating_point:
+        return torch.randn(argument["shape"], generator=generator).to(dtype)
+    low, high = argument["range"] or (0, 2)
+    return torch.randint(low, high, argument["shape"], generator=generator).to(dtype)
+
+
+def timed(program, weights, inputs, device):
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+    begin = time.perf_counter()
+    results = program(weights, inputs)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return results, time.perf_counter() - begin
+
+
+def report(args, results, first, times, device):
+    import numpy as np
+
+    arrays = {name: (x.float() if "bfloat16" in str(x.dtype) else x).numpy() for name, x in results.items()}
+    for name, a in arrays.items():
+        total = float(np.nan_to_num(a.astype(np.float64)).sum())
+        print(f"{name}: shape {tuple(a.shape)} {a.dtype}, checksum {total:.6g}")
+    latency = f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms (median of {len(times)})" if times else "not measured"
+    print(f"latency {latency}, first run {first * 1e3:.1f} ms, on {device.type}")
+    if args.save:
+        np.savez(args.save, **arrays)
+    if args.check:
+        return compare(arrays, np.load(args.check), args.tolerance)
+    return 0
+
+
+def compare(arrays, expected, tolerance):
+    import numpy as np
+
+    worst = 0.0
+    for name in expected.files:
+        want, got = expected[name].astype(np.float64), arrays[name].astype(np.float64)
+        scale = max(float(np.abs(want[np.isfinite(want)]).max(initial=0.0)), 1e-30)
+        same = (want == got) | (np.isnan(want) & np.isnan(got))
+        difference = float(np.max(np.where(same, 0.0, np.abs(want - got)), initial=0.0)) / scale
+        worst = max(worst, difference if difference == difference else float("inf"))
+        print(f"{name}: largest difference {difference:.2e} of scale")
+    print("check passed" if worst <= tolerance else f"check FAILED: {worst:.2e} is above {tolerance:.0e}")
+    return 0 if worst <= tolerance else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""The PyTorch program: `model.py`, straight-line code with the model's own names, a shape on every line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dmlc.codegen.names import Names, identifier
+from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ir.location import DmlcError
+from dmlc.ir.sharding import Mesh
+from dmlc.ir.types import FutureType, TensorType
+from dmlc.ops.comm import base_name, is_start
+from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
+
+INDENT = "    "
+
+COLLECTIVE_ATTRS = {
+    "comm.all_reduce": ("axes", "combiner"),
+    "comm.all_gather": ("axes", "dims", "sizes", "grains"),
+    "comm.reduce_scatter": ("axes", "combiner", "dims", "sizes", "grains"),
+    "comm.all_to_all": ("axes", "split_dims", "split_sizes", "split_grains", "dims", "sizes", "grains"),
+}
+
+HEAD = '''"""{title}
+
+One rank's part of the program. Values carry the model's names; the comment on each line gives the local shape.
+"""
+
+import math  # noqa: F401
+
+import torch
+import torch.nn.functional as F  # noqa: F401, N812
+from prelude import *  # noqa: F403
+from runtime import Collectives
+{kernels}
+
+class Program:
+    """Call it with the rank's weights and inputs (dictionaries by name); it returns the results in order."""
+
+    def __init__(self, mesh, device):
+        self.mesh, self.device = mesh, device
+        self.comm = Collectives(mesh)
+
+    def __call__(self, weights, inputs):
+        mesh, device, comm = self.mesh, self.device, self.comm
+'''
+
+
+class Writer:
+    """Collects the lines of one function body."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.mesh = Mesh.of(module)
+        self.names = Names()
+        self.lines: list[str] = []
+        self.depth = 2
+        self.dead: dict[Op, list[Value]] = {}
+
+    def line(self, text: str, comment: str = "") -> None:
+        body = f"{INDENT * self.depth}{text}"
+        self.lines.append(f"{body}  # {comment}" if comment else body)
+
+    # -------------------------------------------------- blocks
+
+    def block(self, block: Block, finish: Callable[[Op], None]) -> None:
+        """Ops in order, each value deleted after its last use; `finish` writes the terminator."""
+        last = _last_uses(block)
+        for op in block:
+            if op is block.last:
+                return finish(op)
+            self.op(op)
+            gone = [self.names[v] for v in last.get(op, [])]
+            if gone:
+                self.line(f"del {', '.join(gone)}")
+        return None
+
+    def op(self, op: Op) -> None:
+        special = SPECIAL.get(base_name(op))
+        if special is not None:
+            return special(self, op)
+        operands = [self.names[v] for v in op.operands]
+        text = render_torch(op, operands)
+        if op.name in ("dmlc.full", "dmlc.iota", "dmlc.constant") and "device=" not in text:
+            text = f"{text}.to(device)"
+        self.assign(op, text)
+        return None
+
+    def assign(self, op: Op, text: str, comment: str | None = None) -> None:
+        targets = ", ".join(self.names.define(r) for r in op.results)
+        tail = comment if comment is not None else describe(op)
+        self.line(f"{targets} = {text}" if targets else text, tail)
+
+
+def describe(op: Op) -> str:
+    """Local shapes of the results, and where the op comes from."""
+    shapes = ", ".join(_shape(r.type) for r in op.results)
+    where = str(op.loc) if op.loc.known and not op.loc.text else ""
+    return f"{shapes}  {where}".rstrip()
+
+
+def _shape(type_: Any) -> str:
+    if isinstance(type_, FutureType):
+        return "future of " + ", ".join(_shape(t) for t in type_.types)
+    return f"[{', '.join(map(str, type_.shape))}] {type_.dtype}"
+
+
+def _last_uses(block: Block) -> dict[Op, list[Value]]:
+    """Op of the block -> values made in the block that nobody needs afterwards. Futures and views' sources are left to Python."""
+    position = {op: i for i, op in enumerate(block)}
+    found: dict[Op, list[Value]] = {}
+    for op in block:
+        for r in op.results:
+            if not isinstance(r.type, TensorType) or r.type.rank == 0:
+                continue
+            users = [_ancestor(u, block) for u in r.users]
+            last = max(users, key=lambda u: position[u], default=op)
+            if last is not block.last:
+                found.setdefault(last, []).append(r)
+    return found
+
+
+def _ancestor(op: Op, block: Block) -> Op:
+    while op.block is not block:
+        parent = op.parent
+        assert parent is not None
+        op = parent
+    return op
+
+
+# ---------------------------------------------------------------- ops without a text
+
+
+def _axis_index(w: Writer, op: Op) -> None:
+    w.assign(op, f'torch.tensor(mesh.index("{op.attrs["axis"]}"))', "")
+
+
+def _collective(w: Writer, op: Op) -> None:
+    base = base_name(op)
+    operands = ", ".join(w.names[v] for v in op.operands) + ","
+    attrs = ", ".join(literal(op.attrs.get(key, "sum")) for key in COLLECTIVE_ATTRS[base])
+    call = f"comm.{base.split('.')[1]}{'_start' if is_start(op) else ''}(({operands}), {attrs})"
+    if is_start(op):
+        return w.assign(op, call)
+    names = [w.names.define(r) for r in op.results]
+    w.line(f"({', '.join(names)},) = {call}", describe(op))
+    return None
+
+
+def _wait(w: Writer, op: Op) -> None:
+    future = w.names[op.operands[0]]
+    names = [w.names.define(r) for r in op.results]
+    w.line(f"({', '.join(names)},) = {future}.wait()", describe(op))
+
+
+def _send(w: Writer, op: Op) -> None:
+    a = op.attrs
+    w.line(f"comm.send({w.names[op.operands[0]]}, {a['axis']!r}, {a['to']}, {a.get('tag', 0)})")
+
+
+def _recv(w: Writer, op: Op) -> None:
+    a, r = op.attrs, op.results[0]
+    w.assign(op, f"comm.recv({tuple(r.shape)}, {TORCH_DTYPES[r.dtype]}, {a['axis']!r}, {a['source']}, {a.get('tag', 0)}, device)")
+
+
+def _call(w: Writer, op: Op) -> None:
+    operands = ", ".join(w.names[v] for v in op.operands)
+    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({operands})")
+
+
+def _barrier(w: Writer, op: Op) -> None:
+    w.names.alias(op.results[0], w.names[op.operands[0]])
+
+
+def _microbatch(w: Writer, op: Op) -> None:
+    """A loop that adds up what the body yields."""
+    block, acc = op.region.block, op.attrs.get("acc", ())
+    totals = [w.names.define(r) for r in op.results]
+    for t in totals:
+        w.line(f"{t} = None")
+    w.line(f"for {w.names.define(block.args[0])} in range({op.attrs['count']}):")
+    w.depth += 1
+
+    def finish(last: Op) -> None:
+        for j, (t, v) in enumerate(zip(totals, last.operands)):
+            new = f"{w.names[v]}.to({TORCH_DTYPES[acc[j]]})" if acc else w.names[v]
+            w.line(f"{t} = {new} if {t} is None else {t} + {new}")
+
+    w.block(block, finish)
+    w.depth -= 1
+
+
+def _scan(w: Writer, op: Op) -> None:
+    block = op.region.block
+    carried = [w.names.define(r) for r in op.results]
+    if carried:
+        w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in op.operands)}")
+    for a, name in zip(block.args[1:], carried):
+        w.names.alias(a, name)
+    w.line(f"for {w.names.define(block.args[0])} in range({op.attrs['count']}):")
+    w.depth += 1
+    w.block(block, lambda last: w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in last.operands)}" if carried else "pass"))
+    w.depth -= 1
+
+
+def _cond(w: Writer, op: Op) -> None:
+    results = [w.names.define(r) for r in op.results]
+    for head, region in zip((f"if bool({w.names[op.operands[0]]}):", "else:"), op.regions):
+        w.line(head)
+        w.depth += 1
+        w.block(region.block, lambda last: w.line(f"{', '.join(results)} = {', '.join(w.names[v] for v in last.operands)}" if results else "pass"))
+        w.depth -= 1
+
+
+def _pipe(w: Writer, op: Op) -> None:
+    results = [w.names.define(r) for r in op.results]
+    for stage, region in enumerate(op.regions):
+        w.line(f"{'if' if stage == 0 else 'elif'} mesh.index({op.attrs['axis']!r}) == {stage}:")
+        w.depth += 1
+        w.block(region.block, lambda last: w.line(f"{', '.join(results)} = {', '.join(w.names[v] for v in last.operands)}" if results else "pass"))
+        w.depth -= 1
+
+
+SPECIAL: dict[str, Callable[[Writer, Op], None]] = {
+    "comm.axis_index": _axis_index,
+    **dict.fromkeys(COLLECTIVE_ATTRS, _collective),
+    "comm.wait": _wait,
+    "comm.send": _send,
+    "comm.recv": _recv,
+    "kernel.call": _call,
+    "dmlc.barrier": _barrier,
+    "dmlc.microbatch": _microbatch,
+    "dmlc.scan": _scan,
+    "dmlc.cond": _cond,
+    "pipe.schedule": _pipe,
+}
+
+
+def emit_model(module: Module, title: str) -> str:
+    """Text of `model.py` for a per-rank module. Raises `DmlcError` naming an op that has no PyTorch form."""
+    w = Writer(module)
+    function = module.main
+    for arg in function.args:
+        source = "inputs" if arg.attrs.get("dmlc.role", "input") == "input" else "weights"
+        name = w.names.define(arg)
+        if arg.uses:
+            w.line(f"{name} = {source}[{arg.name!r}]", _shape(arg.type))
+
+    def finish(last: Op) -> None:
+        w.line(f"return [{', '.join(w.names[v] for v in last.operands)}]")
+
+    w.block(function.body, finish)
+    calls = any(op.name == "kernel.call" for op in function.ops())
+    if any(op.name == "kernel.fused" for op in function.ops()):
+        raise DmlcError("fused regions must be outlined into kernels before code generation (pass outline-kernels)")
+    return HEAD.format(title=title, kernels="\nimport kernels\n" if calls else "") + "\n".join(w.lines) + "\n"
+
+
+def emit_table(module: Module, weights_file: str | None) -> str:
+    """Text of `table.py`: mesh, arguments and results as plain data."""
+    from dmlc.interpret.arguments import global_type, result_name, signature_sharding
+
+    mesh, function = Mesh.of(module), module.main
+
+    def row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> str:
+        sharding = signature_sharding(attrs)
+        shape = tuple(int(n) for n in global_type(type_, attrs).shape)
+        dims = sharding.dims if sharding is not None else ((),) * len(shape)
+        grains = (sharding.grains if sharding is not None else ()) or (1,) * len(shape)
+        fields = {"name": name, "role": role, "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."), "shape": shape, "dims": dims, "grains": grains, "range": attrs.get("dmlc.range")}
+        return "    " + repr(fields) + ","
+
+    arguments = [row(a.name, a.attrs.get("dmlc.role", "input"), a.tensor, a.attrs) for a in function.args]
+    results = [row(result_name(function, i), "result", v.tensor, function.result_attrs[i]) for i, v in enumerate(function.results)]
+    lines = ['"""What the program takes and gives: per tensor the global shape, the mesh axes that split each dim, and the grains."""', ""]
+    lines += [f"MESH = {dict(mesh.axes.sizes)!r}", f"RANKS = {mesh.devices}", f"WEIGHTS = {weights_file!r}"]
+    lines += ["ARGUMENTS = [", *arguments, "]", "RESULTS = [", *results, "]", ""]
+    return "\n".join(lines)

@@ -1,0 +1,220 @@
+"""From a model's name to a compiled program in memory: what `dmlc compile` does between its arguments and the output folder."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dmlc import __version__
+from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Module
+from dmlc.ir.location import DmlcError, Loc, Remark
+from dmlc.ir.weights import WeightStore
+from dmlc.passmanager.manager import Report
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16."""
+
+    devices: int = 1
+    plan: str = "auto"
+    precision: str = "fp32"
+    target: str = ""
+    memory: int = 0
+    slack: float | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    batch_dims: tuple[str, ...] = ()
+    trainable: str | None = None
+    pipeline: str = ""
+    check: bool = False
+    dump: Path | None = None
+
+
+@dataclass
+class Loaded:
+    """An imported model: module, weights, the original as a callable on {input: array}, sizes that were open (name, size, why)."""
+
+    source: str
+    module: Module
+    weights: WeightStore
+    reference: Callable[..., dict[str, Any]] | None
+    sizes: list[tuple[str, int, str]]
+    remarks: list[Remark]
+    examples: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Compiled:
+    loaded: Loaded
+    module: Module
+    weights: WeightStore
+    reports: list[Report]
+    remarks: list[Remark]
+    ops_before: int
+
+
+def load(source: str, options: Options) -> Loaded:
+    """Import `x.onnx`, `x.pt2`, `x.mlir` or `file.py:function` / `package.module:function`."""
+    import dmlc.ops  # noqa: F401  (registers the op set)
+
+    suffix = Path(source).suffix
+    if suffix == ".onnx":
+        return _load_onnx(source, options)
+    if suffix == ".mlir":
+        return _load_text(source)
+    if suffix == ".pt2" or ":" in source:
+        return _load_torch(source, options)
+    if Path(source).exists():
+        raise DmlcError("not a model: the name must end in .onnx, .pt2 or .mlir, or be file.py:function", Loc(source))
+    raise DmlcError("no such model (x.onnx, x.pt2, x.mlir, file.py:function or package.module:function)", Loc(source))
+
+
+def _load_onnx(source: str, options: Options) -> Loaded:
+    from dmlc.frontend.onnx.api import import_onnx
+    from dmlc.frontend.onnx.reference import OnnxReference
+
+    result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable)
+    sizes = [(s.symbol or s.dims[0], s.size, s.source) for s in result.sizes]
+    return Loaded(source, result.module, result.weights, OnnxReference(source, result.inputs), sizes, result.remarks)
+
+
+def _load_torch(source: str, options: Options) -> Loaded:
+    from dmlc.frontend.torch_export import import_program
+
+    if options.shapes:
+        raise DmlcError("--shape is for ONNX models; a PyTorch model has its example's shapes (or --dim for dynamic ones)", Loc(source))
+    result = import_program(source, options.dims)
+    sizes = [(name, size, "given" if name in options.dims else "the example's") for name, size in result.dims.items()]
+    return Loaded(source, result.module, result.weights, result.reference, sizes, [], dict(result.inputs))
+
+
+def _load_text(source: str) -> Loaded:
+    from dmlc.ir.parser import parse_module
+    from dmlc.ir.verifier import verify
+    from dmlc.passmanager.context import Context
+
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise DmlcError(f"cannot read the file: {e}", Loc(source)) from None
+    module = parse_module(text, source)
+    verify(module)
+    return Loaded(source, module, Context.for_module(module, Path(source).parent).weights, None, [], [])
+
+
+def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], None] = lambda p: None) -> Compiled:
+    """Run the pipeline over a loaded model (its module is changed in place)."""
+    from dmlc.passmanager.context import Context
+    from dmlc.passmanager.manager import PassManager
+    from dmlc.passmanager.pipeline import parse_pipeline
+    from dmlc.pipelines import PIPELINES
+
+    module = loaded.module
+    annotate(module, options)
+    context = Context(loaded.weights)
+    passes = parse_pipeline(options.pipeline or "inference", PIPELINES)
+    before = sum(1 for _ in module.main.ops())
+    if options.dump is not None:
+        _save_weights(loaded, options.dump)
+    manager = PassManager(passes, True, options.check, options.dump, False, progress)
+    reports = manager.run(module, context)
+    return Compiled(loaded, module, context.weights, reports, loaded.remarks + context.remarks, before)
+
+
+def _save_weights(loaded: Loaded, folder: Path) -> None:
+    """Dumps refer to their weights, so that `dmlc opt` on one of them repeats the next pass."""
+    if len(loaded.weights):
+        folder.mkdir(parents=True, exist_ok=True)
+        loaded.weights.save(folder / "weights.safetensors")
+        loaded.module.attrs["dmlc.weights"] = "weights.safetensors"
+
+
+def annotate(module: Module, options: Options) -> None:
+    """Write the request into the module's text: from here on only the text steers. What a text module already says stays."""
+    from dmlc.cluster import Cluster
+    from dmlc.planner.request import parse_plan
+
+    if options.devices < 1:
+        raise DmlcError(f"--devices must be at least 1, not {options.devices}")
+    if options.plan != "auto":
+        parse_plan(options.plan, options.devices)
+    request: dict[str, Any] = {"devices": options.devices, "plan": options.plan, "precision": options.precision}
+    if options.memory:
+        request["memory"] = options.memory
+    if options.slack is not None:
+        request["slack"] = options.slack
+    module.attrs.setdefault("dmlc.request", AttrDict(request))
+    module.attrs.setdefault("dmlc.cluster", Cluster.named(target_of(options), options.devices).to_attr())
+
+
+def target_of(options: Options) -> str:
+    """The device planned for: the one asked for, the visible GPU's type, else h100."""
+    from dmlc.cluster import device_named
+
+    if options.target:
+        return device_named(options.target).name
+    return visible_gpu() or "h100"
+
+
+def visible_gpu() -> str | None:
+    """Catalogue name of the GPU of this machine, if PyTorch sees one that the catalogue knows."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name(0).lower()
+    return next((key for key in ("h200", "h100", "a100", "b200") if key in name), None)
+
+
+# ---------------------------------------------------------------- results
+
+
+def final_weights(compiled: Compiled) -> dict[str, Any]:
+    """Argument name -> global tensor, recipes evaluated: what the output folder stores."""
+    from dmlc.interpret.arguments import Arguments
+
+    arguments = Arguments(compiled.module, {}, compiled.weights)
+    return {a.name: arguments.value(a) for a in compiled.module.main.args if a.attrs.get("dmlc.role", "input") != "input"}
+
+
+def plan_record(compiled: Compiled) -> dict[str, Any]:
+    """`plan.json`: mesh, shardings, the reason for each choice, prices and the optimality gap, versions."""
+    from dmlc.ir.attribute_printer import attribute_text
+    from dmlc.ir.sharding import Mesh
+
+    module = compiled.module
+    attr = module.attrs.get("dmlc.plan", AttrDict())
+    main = module.main
+    shardings = {a.name: attribute_text(s) for a in main.args if (s := a.attrs.get("dmlc.storage") or a.attrs.get("dmlc.sharding")) is not None}
+    record: dict[str, Any] = {
+        "model": Path(compiled.loaded.source).name,
+        "plan": f"dp={attr.get('dp', 1)},tp={attr.get('tp', 1)}",
+        "mesh": dict(Mesh.of(module).axes.sizes),
+        "price_ps": attr.get("price"),
+        "proven_bound_ps": attr.get("bound"),
+        "optimality_gap": attr.get("gap", 0) / 1e6,
+        "second_best": {"plan": attr["second"]["plan"], "price_ps": attr["second"]["price"]} if "second" in attr else None,
+        "shardings": shardings,
+        "reasons": [{"pass": r.pass_name, "op": r.op_id, "where": str(r.loc) if r.loc.known else "", "text": r.text} for r in compiled.remarks],
+        "sizes": [{"name": n, "size": s, "why": w} for n, s, w in compiled.loaded.sizes],
+        "passes": [{"name": r.name, "changed": r.changed, "ops_before": r.ops_before, "ops_after": r.ops_after, "check": r.check} for r in compiled.reports],
+        "versions": versions(),
+    }
+    return record
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"dmlc": __version__, "python": platform.python_version()}
+    for name in ("torch", "scipy", "triton", "onnx"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
