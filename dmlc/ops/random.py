@@ -1,0 +1,163 @@
+"""Random numbers by definition: Philox4x32-10 with key = seed and counter = (64-bit element index, step, stream).
+
+The index is the element's in the global, unpadded tensor (`shape`), so what is drawn does not depend on how a program is split, and drawing
+again gives the same. A rank that holds a part gets operands after `step` that say where it starts along each dim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Op, Value
+from dmlc.ir.location import DmlcError
+from dmlc.ir.types import TensorType
+from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample, attribute, own_attrs
+from dmlc.ops.emit import f32, i1
+
+if TYPE_CHECKING:
+    from dmlc.ir.builder import Builder
+
+SCALAR = TensorType((), "i64")
+BITS = 2**24  # a keep decision looks at this many values of the first word
+
+
+class Random(OpDef):
+    """Base. Operands: `first` others, then seed and step (i64, rank 0), then nothing or one start a dim."""
+
+    given = True
+    same_dtype = False
+    effects = "random"
+    starts = "all"
+    attributes = {"shape": REQUIRED, "stream": REQUIRED}
+    no_vjp = "made from integers"
+    first = 0
+    dtypes: tuple[str, ...] = ("f64", "f32", "f16", "bf16")
+
+    @classmethod
+    def rule(cls, op: Any) -> str:
+        scalars = ["()"] * (len(op.operands) - cls.first)
+        return ", ".join(["..."] * cls.first + scalars) + " -> ..."
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        rank = op.result.tensor.rank
+        scalars = [v.type for v in op.operands[cls.first :]]
+        if scalars not in ([SCALAR] * 2, [SCALAR] * (2 + rank)) or len(global_shape(op)) != rank:
+            raise DmlcError(f"'{op.name}' takes a seed and a step (tensor<i64>), and one start a dim of its shape or none", op.loc)
+        if len(scalars) == 2 and global_shape(op) != op.result.shape:
+            raise DmlcError(f"'{op.name}' is a part {op.result.shape} of {global_shape(op)} but has no starts", op.loc)
+        if op.result.dtype not in cls.dtypes:
+            raise DmlcError(f"'{op.name}' gives one of {', '.join(cls.dtypes)}, not {op.result.dtype}", op.loc)
+        if math.prod(n for n in global_shape(op) if isinstance(n, int)) >= 2**63:
+            raise DmlcError(f"'{op.name}' has more elements than a 64-bit index counts", op.loc)
+
+    @classmethod
+    def counter(cls, op: Op) -> str:
+        """Text of seed, step, stream, local shape, global shape and starts, as the helpers take them."""
+        seed, step, *starts = (f"{{{i}}}" for i in range(cls.first, len(op.operands)))
+        listed = "(" + "".join(s + ", " for s in starts) + ")"
+        return f"{seed}, {step}, {{stream}}, {{r0.shape}}, {global_shape(op)!r}, {listed}"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        shapes: list[tuple[int, ...]] = [(5, 3), (7,), (2, 3, 4), (1,), (0, 4), ()]
+        plain = [Sample((SCALAR, SCALAR), AttrDict(shape=s, stream=3, **cls.extra()), (TensorType(s, cls.dtypes[-3 if len(cls.dtypes) > 1 else 0]),)) for s in shapes]
+        part = Sample((SCALAR,) * 4, AttrDict(shape=(5, 6), stream=1, **cls.extra()), (plain[0].results[0].with_shape((2, 3)),))  # type: ignore[index]
+        return [*plain, part]
+
+    @classmethod
+    def extra(cls) -> dict[str, Any]:
+        return {}
+
+
+def global_shape(op: Op) -> tuple[int, ...]:
+    """The shape that indices count in."""
+    return tuple(attribute(op, "shape")) if attribute(op, "shape") is not None else op.result.shape
+
+
+class RandomUniform(Random):
+    """Uniform on [0, 1): multiples of 2^-24 (f16: 2^-11, bf16: 2^-8)."""
+
+    name = "dmlc.random_uniform"
+
+    @staticmethod
+    def torch(op: Op) -> str:
+        return f"random_uniform({RandomUniform.counter(op)}, {{r0.dtype}})"
+
+
+class RandomNormal(Random):
+    """Standard normal (Box-Muller)."""
+
+    name = "dmlc.random_normal"
+
+    @staticmethod
+    def torch(op: Op) -> str:
+        return f"random_normal({RandomNormal.counter(op)}, {{r0.dtype}})"
+
+
+class DropoutMask(Random):
+    """Whether each element is kept: true with probability 1 - p."""
+
+    name = "dmlc.dropout_mask"
+    attributes = {"p": REQUIRED, **Random.attributes}
+    dtypes = ("i1",)
+
+    @staticmethod
+    def torch(op: Op) -> str:
+        return f"dropout_mask({DropoutMask.counter(op)}, {{p}})"
+
+    @classmethod
+    def extra(cls) -> dict[str, Any]:
+        return {"p": 0.3}
+
+
+class Dropout(Random):
+    """x / (1 - p) where an element is kept, else 0; kept as `dmlc.dropout_mask` of the same seed, step and stream says."""
+
+    name = "dmlc.dropout"
+    attributes = {"p": REQUIRED, "stream": REQUIRED, "shape": None}
+    first = 1
+    given = False
+    no_vjp = ""
+    linear = [{0}]
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        if len(types) < 3 or not 0 <= attrs["p"] <= 1:
+            raise InferError("'dmlc.dropout' takes x, a seed and a step, and a p from 0 to 1")
+        return [types[0]]
+
+    @staticmethod
+    def local(env: Any, op: Op, axes: Any) -> dict[str, Any]:
+        """Indices go on counting in the global shape."""
+        return {"shape": global_shape(op)}
+
+    @staticmethod
+    def torch(op: Op) -> str:
+        seed, step, *starts = (f"{{{i}}}" for i in range(1, len(op.operands)))
+        listed = "(" + "".join(s + ", " for s in starts) + ")"
+        return f"dropout({{0}}, {seed}, {step}, {{stream}}, {global_shape(op)!r}, {listed}, {{p}})"
+
+    @staticmethod
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
+        attrs = own_attrs(op)
+        return [b.op("dmlc.dropout", [grads[0], *op.operands[1:]], attrs).result, *[None] * (len(op.operands) - 1)]
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        """The mask, then a select."""
+        x, p = op.operands[0], attribute(op, "p")
+        attrs = {"p": p, "stream": attribute(op, "stream"), "shape": global_shape(op)}
+        mask = b.op("dmlc.dropout_mask", op.operands[1:], attrs, [i1(*op.result.shape)]).result
+        zero = b.emit("dmlc.full", types=[TensorType((), x.dtype)], value=0.0)
+        scale = b.emit("dmlc.full", types=[TensorType((), x.dtype)], value=1.0 / (1.0 - p) if p < 1 else 0.0)
+        return [b.emit("dmlc.select", mask, b.emit("dmlc.mul", x, scale), zero)]
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        cases: list[tuple[tuple[int, ...], float]] = [((5, 3), 0.5), ((2, 3, 4), 0.1), ((7,), 0.0), ((3,), 1.0), ((1,), 0.5), ((0, 4), 0.5)]
+        plain = [Sample((f32(*s), SCALAR, SCALAR), AttrDict(p=p, stream=2)) for s, p in cases]
+        return [*plain, Sample((f32(2, 3), *(SCALAR,) * 4), AttrDict(p=0.5, stream=2, shape=(5, 6)))]
