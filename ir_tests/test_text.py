@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dmlc.cli.opt import SEPARATOR
+import dmlc.ops  # noqa: F401
 from dmlc.ir.location import DmlcError
-from dmlc.ir.parser import parse_module
+from dmlc.ir.parser import parse_module, split_input
 from dmlc.ir.printer import print_module
 from dmlc.tools.text_tests import all_tests, run_lines, run_test
 
@@ -74,9 +74,9 @@ def test_a_hundred_a_second(tmp_path):
 def modules_of(path: Path) -> list[str]:
     """Every piece of a text test that parses, in the generic form."""
     printed = []
-    for piece in SEPARATOR.split(path.read_text(encoding="utf-8")):
+    for piece, line in split_input(path.read_text(encoding="utf-8")):
         try:
-            printed.append(print_module(parse_module(piece, str(path)), generic=True))
+            printed.append(print_module(parse_module(piece, str(path), line), generic=True))
         except DmlcError:
             continue  # a test of an error message
     return printed

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Op, Value
 from dmlc.ir.types import FLOATS
 
-Rule = Callable[[Op, Builder], "Sequence[Value] | Value | None"]
+Rule = Callable[[Op, Builder], "Value | None"]
 RULES: dict[str, list[Rule]] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for ops of these names. It returns what replaces the results, or None; it may emit ops through the builder."""
+    """Register a rule for ops of these names. It returns what replaces the result, emitting ops through the builder, or None without emitting any."""
 
     def add(function: Rule) -> Rule:
         for name in names:

@@ -91,11 +91,12 @@ def clamp_without_bounds(op: Op, b: Builder) -> Value | None:
 
 @rule("dmlc.cast")
 def cast_constant(op: Op, b: Builder) -> Value | None:
-    """The constant is rounded to its own dtype first, then to the new one."""
+    """A constant that its own dtype holds exactly is made in the new dtype; 0.1, which float32 rounds, is not."""
     number = uniform(op.operands[0])
-    number = None if number is None else rounded(number, op.operands[0].dtype)
-    number = None if number is None else rounded(number, op.result.dtype)
-    return b.emit("dmlc.full", types=[op.result.type], value=number) if number is not None else None
+    if number is None or rounded(number, op.operands[0].dtype) != number:
+        return None
+    value = number if op.result.dtype in FLOATS else rounded(number, op.result.dtype)
+    return b.emit("dmlc.full", types=[op.result.type], value=value) if value is not None else None
 
 
 def use_operands_before_broadcast(op: Op, b: Builder) -> Value | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import BlockArgument, Function, Op, Value
-from dmlc.ir.location import DmlcError
 from dmlc.ir.registry import lookup
+from dmlc.ir.types import FLOATS, TensorType
 from dmlc.ir.weights import NUMPY, WeightStore
 from dmlc.ops.pointwise import Pointwise
 from dmlc.passes._canonical import uniform
@@ -57,16 +58,19 @@ def _fold_op(op: Op, ids: IdPool) -> bool:
 
 
 def _evaluate(op: Op, numbers: list[Any]) -> Any:
-    """The number that a rank-0 copy of the op gives, or None when it does not fold."""
-    import numpy
-
-    scalars = [Value(v.tensor.with_shape(())) for v in op.operands]
-    arrays = [numpy.asarray(n, NUMPY[v.dtype]) for n, v in zip(numbers, op.operands)]
+    """The number that the op gives, or None when it does not fold, or rounds: the program's own rounding is left to the program."""
     if any(v.dtype in ("bf16", "f8E4M3FN", "f8E5M2") for v in [*op.operands, op.result]):
         return None
-    small = Op(op.name, scalars, [op.result.tensor.with_shape(())], {k: v for k, v in op.attrs.items() if "." not in k})
-    try:
-        result = lookup(op.name).fold(small, arrays)
-    except DmlcError:
-        return None
+    typed, wide = _evaluate_as(op, numbers, lambda dtype: dtype), _evaluate_as(op, numbers, lambda dtype: "f64" if dtype in FLOATS else dtype)
+    return typed if typed is not None and typed == wide else None
+
+
+def _evaluate_as(op: Op, numbers: list[Any], dtype: Callable[[str], str]) -> Any:
+    """The number that a rank-0 copy of the op gives in other dtypes."""
+    import numpy
+
+    operands = [Value(TensorType((), dtype(v.dtype))) for v in op.operands]
+    arrays = [numpy.asarray(n, NUMPY[v.dtype]) for n, v in zip(numbers, operands)]
+    scalar = Op(op.name, operands, [TensorType((), dtype(op.result.dtype))], {k: v for k, v in op.attrs.items() if "." not in k})
+    result = lookup(op.name).fold(scalar, arrays)
     return None if result is None else result[0].item()

@@ -16,7 +16,10 @@ from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
 LABELS = frozenset({"dmlc.id", "dmlc.name"})  # tell ops apart without saying anything about their values
-COMMUTATIVE = frozenset(f"dmlc.{n}" for n in "add mul maximum minimum eq ne bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor".split())
+COMMUTATIVE = frozenset(
+    {"dmlc.add", "dmlc.mul", "dmlc.maximum", "dmlc.minimum", "dmlc.eq", "dmlc.ne", "dmlc.logical_and", "dmlc.logical_or", "dmlc.logical_xor"}
+    | {"dmlc.bitwise_and", "dmlc.bitwise_or", "dmlc.bitwise_xor"}
+)
 ISOLATED = frozenset({"kernel.fused", "func.func"})  # their regions see no value from outside
 LARGEST_BLOCK = 1 << 32
 Known = dict[Hashable, Op]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from dmlc.ir.location import DmlcError
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.manager import PassManager, Report
 from dmlc.passmanager.pipeline import find_pass, parse_pipeline, pass_names
-
-SEPARATOR = re.compile(r"^\s*// -----.*$", re.MULTILINE)
 
 
 @dataclass
@@ -90,28 +87,28 @@ def _read(path: str) -> str:
 
 
 def _run_pieces(text: str, passes: tuple[Pass, ...], options: argparse.Namespace, output: _Output) -> None:
-    pieces = SEPARATOR.split(text) if options.split_input_file else [text]
-    line = 0
-    for number, piece in enumerate(pieces):
+    from dmlc.ir.lexer import Source, split_input
+    from dmlc.ir.parser import annotate
+
+    name = "<stdin>" if options.file == "-" else options.file
+    for number, (piece, line) in enumerate(split_input(text) if options.split_input_file else [(text, 1)]):
         if number:
             output.out.append("// -----\n")
         try:
-            _run_piece(piece, line, passes, options, output)
+            _run_piece(piece, name, line, passes, options, output)
         except DmlcError as e:
             output.failed = True
-            (output.out if options.expect_error else output.err).append(f"{e}\n")
-        line += piece.count("\n")
+            (output.out if options.expect_error else output.err).append(f"{annotate(e, Source(text, name))}\n")
 
 
-def _run_piece(text: str, first_line: int, passes: tuple[Pass, ...], options: argparse.Namespace, output: _Output) -> None:
+def _run_piece(text: str, name: str, first_line: int, passes: tuple[Pass, ...], options: argparse.Namespace, output: _Output) -> None:
     import dmlc.ops  # noqa: F401  (registers the op set)
     from dmlc.ir.parser import parse_module
     from dmlc.ir.printer import print_module
     from dmlc.ir.verifier import verify
     from dmlc.passmanager.context import Context
 
-    name = "<stdin>" if options.file == "-" else options.file
-    module = parse_module(text, name, first_line + 1)
+    module = parse_module(text, name, first_line)
     if not options.no_verify:
         verify(module)
     context = Context.for_module(module, Path() if options.file == "-" else Path(options.file).parent)
