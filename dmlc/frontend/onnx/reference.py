@@ -1,9 +1,9 @@
-"""Running the original ONNX file with onnxruntime, for comparison."""
+"""The original model under onnxruntime, to compare with."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dmlc.frontend.onnx.sizes import InputSpec
@@ -11,35 +11,34 @@ from dmlc.ir.location import DmlcError, Loc
 
 
 class OnnxReference:
-    """Callable on inputs by argument name; gives outputs by name, as numpy arrays."""
+    """Runs a model file on numpy inputs by the model's (or the arguments') names; the session is made at the first call.
 
-    def __init__(self, path: str | Path, inputs: Sequence[InputSpec]):
-        self.path, self.inputs = str(path), list(inputs)
+    `threads` = 0 lets onnxruntime choose.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], inputs: Sequence[InputSpec], threads: int = 0):
+        self.path, self.inputs, self.threads = str(path), list(inputs), threads
+        self._session: Any = None
 
     def __call__(self, inputs: Mapping[str, Any], double: bool = False) -> dict[str, Any]:
-        import numpy
-        import onnxruntime
-
+        """Outputs by name. Raises `DmlcError` when onnxruntime is missing, refuses the model, or is asked for float64, which it cannot give."""
         if double:
-            raise DmlcError("onnxruntime has no float64 form of this model", Loc(self.path))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
-        dtypes = {i.name: _NUMPY.get(i.type) for i in session.get_inputs()}
-        feed = {s.name: numpy.asarray(inputs[s.argument]).astype(dtypes.get(s.name) or numpy.asarray(inputs[s.argument]).dtype) for s in self.inputs if s.name in dtypes}
+            raise DmlcError("onnxruntime computes the model in its own precision only", Loc(self.path))
+        session = self._open()
+        feed = {s.name: inputs[s.name] if s.name in inputs else inputs[s.argument] for s in self.inputs}
         names = [o.name for o in session.get_outputs()]
-        return dict(zip(names, session.run(names, feed), strict=True))
+        return dict(zip(names, session.run(names, feed)))
 
-
-_NUMPY = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(int16)": "int16",
-    "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8",
-    "tensor(bool)": "bool",
-}
+    def _open(self) -> Any:
+        if self._session is None:
+            try:
+                import onnxruntime
+            except ImportError:
+                raise DmlcError("onnxruntime is not installed, so there is nothing to compare with (pip install onnxruntime)", Loc(self.path)) from None
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.log_severity_level = self.threads, 4
+            try:
+                self._session = onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
+            except Exception as e:  # onnxruntime has many kinds of errors and no common one
+                raise DmlcError(f"onnxruntime refuses the model: {e}", Loc(self.path)) from None
+        return self._session

@@ -27,15 +27,15 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class ChosenSize:
-    """A row of the table of sizes that the file leaves open: which dims, how large, and who said so."""
+    """A row of the table of sizes that the file leaves open: its name, how large, who said so, and the dims that have it."""
 
-    dims: tuple[str, ...]
-    symbol: str
+    name: str
     size: int
-    source: str
+    why: str
+    dims: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.symbol or self.dims[0]} = {self.size} ({self.source}): {', '.join(self.dims)}"
+        return f"{self.name} = {self.size} ({self.why}): {', '.join(self.dims)}"
 
 
 @dataclass
@@ -69,7 +69,7 @@ class SizeBinder:
             for d, size in enumerate(i.dims):
                 if isinstance(size, str):
                     places[size].append(f"{i.name}[{d}]")
-        return [ChosenSize(tuple(places[s]), "" if s in places[s] else s, size, source) for s, (size, source) in self.bound.items() if places[s]]
+        return [ChosenSize(s, size, why, tuple(places[s])) for s, (size, why) in self.bound.items() if places[s]]
 
     def _read(self, value: onnx.ValueInfoProto) -> _Input:
         if not value.type.HasField("tensor_type"):

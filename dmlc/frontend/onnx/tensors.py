@@ -33,7 +33,7 @@ _FIELDS = {
     T.UINT8: "int32_data", T.BOOL: "int32_data", T.FLOAT16: "int32_data", T.BFLOAT16: "int32_data", T.FLOAT8E4M3FN: "int32_data", T.FLOAT8E5M2: "int32_data",
 }  # fmt: skip
 
-_INTEGER_LIMITS = {name: (np.iinfo(NUMPY[name]).min, np.iinfo(NUMPY[name]).max) for name in ("i64", "i32", "i16", "i8", "ui8")}
+INTEGER_LIMITS = {name: (np.iinfo(NUMPY[name]).min, np.iinfo(NUMPY[name]).max) for name in ("i64", "i32", "i16", "i8", "ui8")}
 
 
 def element_name(element_type: int) -> str:
@@ -97,8 +97,8 @@ def shortest(number: float) -> float:
 def array_from(values: object, dtype: str) -> np.ndarray:
     """Python numbers as an array in the store's form; integers out of range are refused."""
     wide = np.asarray(values)
-    if dtype in _INTEGER_LIMITS and wide.size:
-        low, high = _INTEGER_LIMITS[dtype]
+    if dtype in INTEGER_LIMITS and wide.size:
+        low, high = INTEGER_LIMITS[dtype]
         if wide.min() < low or wide.max() > high:
             raise DmlcError(f"a constant does not fit {dtype}: {wide.min()} … {wide.max()}")
     if dtype in _BITS:

@@ -1,0 +1,199 @@
+"""RNN, GRU and LSTM, written out step by step. All steps' input products are one matrix product before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dmlc.frontend.onnx.emit import type_of
+from dmlc.frontend.onnx.node import Node
+from dmlc.frontend.onnx.ops.control import stacked
+from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.values import Tensor
+from dmlc.ir.location import DmlcError
+
+MAX_STEPS = 1024
+VERSIONS = (7, 14, 22)
+
+Activation = Callable[[Tensor], Tensor]
+Step = Callable[[Tensor, list[Tensor]], list[Tensor]]
+
+
+@dataclass
+class Direction:
+    """One direction's weights: input product of all steps [t, b, gates * h], recurrent weight [gates * h, h], its bias, peepholes, start states."""
+
+    inputs: Tensor
+    recurrent: Tensor
+    bias: Tensor | None
+    peepholes: Tensor | None
+    states: list[Tensor]
+    activations: list[Activation]
+    hidden: int
+    backward: bool
+
+
+def _activation(n: Node, name: str, alpha: float | None, beta: float | None) -> Activation:
+    plain = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "softplus": "softplus"}
+    key = name.lower()
+    if key in plain:
+        return lambda t: n.emit(f"dmlc.{plain[key]}", t)
+    a, b = alpha, beta
+    if key == "leakyrelu":
+        return lambda t: n.emit("dmlc.leaky_relu", t, slope=0.01 if a is None else a)
+    if key == "hardsigmoid":
+        return lambda t: n.emit("dmlc.hardsigmoid", t, alpha=0.2 if a is None else a, beta=0.5 if b is None else b)
+    if key == "elu":
+        return lambda t: n.emit("dmlc.elu", t, alpha=1.0 if a is None else a)
+    if key == "affine":
+        return lambda t: n.pointwise("dmlc.add", n.pointwise("dmlc.mul", t, 1.0 if a is None else a), 0.0 if b is None else b)
+    raise Unsupported(f"the activation {name}")
+
+
+def _activations(n: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+    names = n.attr("activations", tuple(defaults) * directions)
+    if len(names) != len(defaults) * directions:
+        raise DmlcError(f"{len(names)} activations for {directions} directions")
+    alphas, betas = n.attr("activation_alpha", ()), n.attr("activation_beta", ())
+    made = [_activation(n, name, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None) for i, name in enumerate(names)]
+    clip = n.attr("clip", 0.0)
+    if clip:
+        made = [_clipped(n, f, clip) for f in made]
+    return [made[i : i + len(defaults)] for i in range(0, len(made), len(defaults))]
+
+
+def _clipped(n: Node, f: Activation, clip: float) -> Activation:
+    return lambda t: f(n.emit("dmlc.clamp", t, min=-clip, max=clip))
+
+
+def _recurrent(n: Node, gates: int, defaults: Sequence[str], state_operands: Sequence[int], make_step: Callable[[Node, Direction], Step]) -> list[Tensor]:
+    """Operands X, W, R, B, sequence_lens, then start states. Results Y and the last states."""
+    kinds = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    direction = n.attr("direction", "forward")
+    if direction not in kinds:
+        raise DmlcError(f"direction '{direction}' is not known")
+    backwards, batch_first = kinds[direction], bool(n.attr("layout", 0))
+    x = n.transpose(n[0], (1, 0, 2)) if batch_first else n[0]
+    steps = type_of(x).shape[0]
+    if not 0 < steps <= MAX_STEPS:
+        raise Unsupported(f"a sequence of {steps} steps (1 to {MAX_STEPS} are written out)")
+    _check_lengths(n, steps)
+    activations = _activations(n, defaults, len(backwards))
+    runs = [_run(n, _direction(n, x, d, gates, state_operands, activations[d], b, batch_first), make_step, steps) for d, b in enumerate(backwards)]
+    dim = 2 if batch_first else 1
+    y = stacked(n, [n.transpose(stacked(n, rows, 0), (1, 0, 2)) if batch_first else stacked(n, rows, 0) for rows, _ in runs], dim)
+    return [y, *(stacked(n, [last[i] for _, last in runs], 1 if batch_first else 0) for i in range(len(state_operands)))]
+
+
+def _check_lengths(n: Node, steps: int) -> None:
+    if not n.has(4):
+        return
+    lengths = n.maybe_known(4)
+    if lengths is None or not (lengths == steps).all():
+        raise Unsupported("sequences of different lengths")
+
+
+def _direction(n: Node, x: Tensor, d: int, gates: int, state_operands: Sequence[int], activations: list[Activation], backward: bool, batch_first: bool) -> Direction:
+    hidden = n.shape(2)[-1]
+    if n.attr("hidden_size", hidden) != hidden or n.shape(1)[1] != gates * hidden:
+        raise DmlcError(f"weights {list(n.shape(1))} and {list(n.shape(2))} do not fit a hidden size of {n.attr('hidden_size', hidden)}")
+    inputs: Tensor = n.emit("dmlc.linear", x, n.pick(n.param(1), 0, d))
+    bias = n.pick(n.param(3), 0, d) if n.has(3) else None
+    if bias is not None:
+        inputs = n.pointwise("dmlc.add", inputs, n.slice(bias, 0, 0, gates * hidden))
+        bias = n.slice(bias, 0, gates * hidden, 2 * gates * hidden)
+    batch = type_of(x).shape[1]
+    states = [n.pick(n[i], 1 if batch_first else 0, d) if n.has(i) else n.full(0.0, n.dtype(0), (batch, hidden)) for i in state_operands]
+    peepholes = n.pick(n.param(7), 0, d) if gates == 4 and n.has(7) else None
+    return Direction(inputs, n.pick(n.param(2), 0, d), bias, peepholes, states, activations, hidden, backward)
+
+
+def _run(n: Node, d: Direction, make_step: Callable[[Node, Direction], Step], steps: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Every step's hidden state in the order of time, and the last states."""
+    step, states = make_step(n, d), d.states
+    rows: list[Tensor | None] = [None] * steps
+    for t in reversed(range(steps)) if d.backward else range(steps):
+        states = step(n.pick(d.inputs, 0, t), states)
+        rows[t] = states[0]
+    return [r for r in rows if r is not None], states
+
+
+def _gate(n: Node, t: Tensor, i: int, hidden: int) -> Tensor:
+    return n.slice(t, 1, i * hidden, (i + 1) * hidden)
+
+
+def _plus(n: Node, t: Tensor, bias: Tensor | None) -> Tensor:
+    return t if bias is None else n.pointwise("dmlc.add", t, bias)
+
+
+@op("RNN", *VERSIONS)
+def rnn(n: Node) -> list[Tensor]:
+    def make(n: Node, d: Direction) -> Step:
+        def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
+            recurrent = _plus(n, n.emit("dmlc.linear", states[0], d.recurrent), d.bias)
+            return [d.activations[0](n.pointwise("dmlc.add", x, recurrent))]
+
+        return step
+
+    return _recurrent(n, 1, ("Tanh",), (5,), make)
+
+
+@op("GRU", *VERSIONS)
+def gru(n: Node) -> list[Tensor]:
+    """Gates z, r, h: H = (1 - z) h + z H."""
+    before_reset = bool(n.attr("linear_before_reset", 0))
+
+    def make(n: Node, d: Direction) -> Step:
+        def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
+            f, g = d.activations
+            (h,) = states
+            update, reset, fresh = _gru_gates(n, d, x, h, f, g, before_reset)
+            kept = n.pointwise("dmlc.mul", update, h)
+            return [n.pointwise("dmlc.add", n.pointwise("dmlc.mul", n.pointwise("dmlc.sub", 1, update), fresh), kept)]
+
+        return step
+
+    return _recurrent(n, 3, ("Sigmoid", "Tanh"), (5,), make)
+
+
+def _gru_gates(n: Node, d: Direction, x: Tensor, h: Tensor, f: Activation, g: Activation, before_reset: bool) -> tuple[Tensor, Tensor, Tensor]:
+    if before_reset:
+        product = _plus(n, n.emit("dmlc.linear", h, d.recurrent), d.bias)
+        update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
+        candidate = n.pointwise("dmlc.mul", reset, _gate(n, product, 2, d.hidden))
+        return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
+    split = 2 * d.hidden
+    x = _plus(n, x, d.bias)
+    product = n.emit("dmlc.linear", h, n.slice(d.recurrent, 0, 0, split))
+    update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
+    candidate = n.emit("dmlc.linear", n.pointwise("dmlc.mul", reset, h), n.slice(d.recurrent, 0, split, 3 * d.hidden))
+    return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
+
+
+@op("LSTM", *VERSIONS)
+def lstm(n: Node) -> list[Tensor]:
+    """Gates i, o, f, c: C = f C + i c, H = o h(C); peepholes add a share of the cell to i, f (old cell) and o (new cell)."""
+    if n.attr("input_forget", 0):
+        raise Unsupported("input_forget = 1")
+    return _recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"), (5, 6), lstm_step)
+
+
+def lstm_step(n: Node, d: Direction) -> Step:
+    f, g, h = d.activations
+
+    def peep(gate: Tensor, i: int, cell: Tensor) -> Tensor:
+        if d.peepholes is None:
+            return gate
+        return n.pointwise("dmlc.add", gate, n.pointwise("dmlc.mul", n.slice(d.peepholes, 0, i * d.hidden, (i + 1) * d.hidden), cell))
+
+    def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
+        hidden, cell = states
+        gates = n.pointwise("dmlc.add", x, _plus(n, n.emit("dmlc.linear", hidden, d.recurrent), d.bias))
+        i, o, forget, c = (_gate(n, gates, k, d.hidden) for k in range(4))
+        kept = n.pointwise("dmlc.mul", f(peep(forget, 2, cell)), cell)
+        cell = n.pointwise("dmlc.add", kept, n.pointwise("dmlc.mul", f(peep(i, 0, cell)), g(c)))
+        return [n.pointwise("dmlc.mul", f(peep(o, 1, cell)), h(cell)), cell]
+
+    return step
+
+
