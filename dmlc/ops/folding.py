@@ -29,7 +29,7 @@ ROUNDED = ("f64", "f32")  # float dtypes in which numpy and PyTorch both round o
 def fold(text: Any, dtypes: Sequence[str] | None = None) -> Fold:
     """A fold from a numpy expression: `{0}` operands, `{r0.shape}`, `{key}` attributes, `np`; a function of the op may give the expression.
 
-    `dtypes` (None = all) are those that every operand and result must have for the op to fold.
+    An expression that gives None declines. `dtypes` (None = all) are those that every operand and result must have for the op to fold.
     """
 
     def run(op: Op, operands: Sequence[numpy.ndarray]) -> list[numpy.ndarray] | None:
@@ -42,6 +42,8 @@ def fold(text: Any, dtypes: Sequence[str] | None = None) -> Fold:
         names = {f"a{i}": a for i, a in enumerate(operands)}
         with np.errstate(all="ignore"):
             value = eval(_fill(expression, op), {"np": np, **names})
+        if value is None:
+            return None
         return [_as_result(v, r) for v, r in zip(value if len(op.results) > 1 else [value], op.results)]
 
     return run

@@ -156,8 +156,6 @@ class Slice(Movement):
     @staticmethod
     def rule(op: Any) -> str:
         rank, dim = len(op.operands[0].shape), attribute(op, "dim")
-        if (attribute(op, "start"), attribute(op, "step")) == (0, 1) and attribute(op, "stop") == op.operands[0].shape[dim]:
-            return "... -> ..."
         return f"{whole_dim(rank, dim)} -> {whole_dim(rank, dim, 'r')}"
 
     @staticmethod

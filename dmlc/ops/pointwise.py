@@ -44,7 +44,7 @@ def triton_dtype(dtype: str) -> str:
 # ---------------------------------------------------------------- samples
 
 SHAPES_1 = (((5, 3),), ((1,),), ((0, 4),), ((),))
-SHAPES_2 = (((5, 3), (5, 3)), ((2, 5, 3), (3, 1)), ((1,), (1,)), ((0, 4), (0, 4)), ((7,), ()), ((1, 3), (0, 1)))
+SHAPES_2 = (((5, 3), (5, 3)), ((2, 5, 3), (5, 1)), ((1,), (1,)), ((0, 4), (0, 4)), ((7,), ()), ((1, 3), (0, 1)))
 SHAPES_3 = (((5, 3), (5, 3), (5, 3)), ((5, 1), (2, 1, 3), ()), ((1,), (1,), (1,)), ((0, 4), (4,), (0, 4)))
 
 
@@ -86,14 +86,14 @@ def family_samples(shapes: Sequence[Any], dtypes: Sequence[str], values: dict[st
 
 def pointwise(short: str, arity: int, shapes: Sequence[Any], doc: str, facets: dict[str, Any]) -> type[Pointwise]:
     """Make and register the class of `dmlc.<short>`. Beyond facets: `domain` (a maker for operand values, or one an operand), `variants`
-    (attributes its samples go through) and `dtypes` (those its samples go through)."""
+    (attributes its samples go through), `dtypes` (those its samples go through) and `extra` samples."""
     domain = facets.pop("domain", None)
     makers = domain if isinstance(domain, dict) else {str(i): domain for i in range(arity)} if domain else {}
     kind = facets.setdefault("kind", "float")
-    samples = family_samples(shapes, facets.pop("dtypes", default_dtypes(kind)), makers, facets.pop("variants", ({},)))
+    usual, extra = family_samples(shapes, facets.pop("dtypes", default_dtypes(kind)), makers, facets.pop("variants", ({},))), facets.pop("extra", ())
     rule = ", ".join(["..."] * arity) + " -> ..."
     title = "".join(part.capitalize() for part in short.split("_"))
-    body = {"name": f"dmlc.{short}", "__doc__": doc, "__module__": __name__, "arity": arity, "rule": rule, "samples": staticmethod(samples)}
+    body = {"name": f"dmlc.{short}", "__doc__": doc, "__module__": __name__, "arity": arity, "rule": rule, "samples": staticmethod(lambda: [*usual(), *extra])}
     return type(title, (Pointwise,), body | {key: staticmethod(v) if callable(v) else v for key, v in facets.items()})
 
 

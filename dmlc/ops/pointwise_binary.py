@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
 from dmlc.ir.types import DTYPES, FLOATS, TensorType, Type
 from dmlc.ops.base import REQUIRED, InferError, Sample, attribute
-from dmlc.ops.folding import exact, fold, moved, rounded
+from dmlc.ops.folding import exact, moved, rounded
 from dmlc.ops.pointwise import SHAPES_3, Pointwise, away_from_zero, between, binary, integers, predicate, triton_dtype
-from dmlc.ops.terms import Term, gradient, unbroadcast, zero_gradient
+from dmlc.ops.terms import Term, gradient, unbroadcast
 
 if TYPE_CHECKING:
     import numpy

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op
-from dmlc.ops.base import REQUIRED, attribute
+from dmlc.ir.types import TensorType
+from dmlc.ops.base import REQUIRED, Sample, attribute
 from dmlc.ops.folding import exact, rounded
 from dmlc.ops.pointwise import between, predicate, triton_dtype, unary
 from dmlc.ops.terms import Term, gradient, zero_gradient
@@ -13,6 +15,7 @@ from dmlc.ops.terms import Term, gradient, zero_gradient
 INTEGER = "integer valued"
 POSITIVE = between(0.2, 3.0)
 INSIDE = between(-0.9, 0.9)
+HALVES = (Sample((TensorType((15,), "f32"),), values=AttrDict({"0": lambda rng, shape, dtype: rng.permutation(15) / 2 - 3.5}), vjp=False, why="at a jump"),)
 
 # log(1 + u) with the rounding of 1 + u divided out (W. Kahan's trick); sound for every u > -1
 LOG1P = "tl.where(1.0 + {u} == 1.0, {u}, tl.where({u} == float('inf'), {u}, tl.log(1.0 + {u}) * ({u} / tl.where(1.0 + {u} == 1.0, 1.0, (1.0 + {u}) - 1.0))))"
@@ -37,7 +40,7 @@ def sign_triton(op: Op) -> str:
 unary("neg", "-x", kind="number", torch="torch.neg({0})", triton="-{0}", vjp=gradient(lambda g, x, y: -g), fold=rounded("-{0}"), linear=[{0}])
 unary("abs", "|x|", kind="number", torch="torch.abs({0})", triton="tl.abs({0})", vjp=gradient(lambda g, x, y: g * x.sign()), fold=rounded("np.abs({0})"))
 unary("sign", "-1, 0 or 1; 0 for NaN.", kind="number", torch="torch.sign({0})", triton=sign_triton, vjp=zero_gradient, fold=exact("np.sign({0})"))
-unary("sqrt", "Square root.", torch="torch.sqrt({0})", triton="tl.sqrt({0})", vjp=gradient(lambda g, x, y: g * 0.5 / y), fold=rounded("np.sqrt({0})"), domain=POSITIVE)
+unary("sqrt", "Square root.", torch="torch.sqrt({0})", triton="tl.sqrt({0})", vjp=gradient(lambda g, x, y: g * 0.5 / y), domain=POSITIVE)
 unary("rsqrt", "1 / sqrt(x)", torch="torch.rsqrt({0})", triton="tl.rsqrt({0})", vjp=gradient(lambda g, x, y: g * -0.5 * y / x), precision="high", domain=POSITIVE)
 unary("reciprocal", "1 / x", torch="torch.reciprocal({0})", triton="1.0 / {0}", vjp=gradient(lambda g, x, y: -g * y * y), fold=rounded("1 / {0}"), precision="high", domain=POSITIVE)
 
@@ -137,7 +140,7 @@ unary("clamp", "min(max(x, min), max), a bound None = none; NaN stays; min above
 
 unary("floor", "Largest integer not above x.", torch="torch.floor({0})", triton="tl.floor({0})", vjp=zero_gradient, fold=rounded("np.floor({0})"))
 unary("ceil", "Smallest integer not below x.", torch="torch.ceil({0})", triton="tl.ceil({0})", vjp=zero_gradient, fold=rounded("np.ceil({0})"))
-unary("round", "Nearest integer, halves to even.", torch="torch.round({0})", triton=ROUND, vjp=zero_gradient, fold=rounded("np.round({0})"), domain=lambda rng, shape, dtype: rng.integers(-7, 8, shape) / 2 + 1e-3 * rng.integers(-1, 2, shape))
+unary("round", "Nearest integer, halves to even.", torch="torch.round({0})", triton=ROUND, vjp=zero_gradient, fold=rounded("np.round({0})"), domain=lambda rng, shape, dtype: rng.integers(-7, 8, shape) / 2 + 1e-3, extra=HALVES)
 unary("trunc", "Integer part, towards 0.", torch="torch.trunc({0})", triton="tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))", vjp=zero_gradient, fold=rounded("np.trunc({0})"))
 unary("isnan", "Whether x is NaN.", dtype=predicate, torch="torch.isnan({0})", triton="{0} != {0}", no_vjp=INTEGER, fold=rounded("np.isnan({0})"), domain=lambda rng, shape, dtype: rng.choice([float("nan"), 1.0, float("inf")], shape))
 unary("isinf", "Whether x is infinite.", dtype=predicate, torch="torch.isinf({0})", triton="tl.abs({0}) == float('inf')", no_vjp=INTEGER, fold=rounded("np.isinf({0})"), domain=lambda rng, shape, dtype: rng.choice([float("nan"), 1.0, float("inf"), float("-inf")], shape))

@@ -91,7 +91,7 @@ class CumProd(DimOp):
     @staticmethod
     def samples() -> list[Sample]:
         with_zero = AttrDict({"0": lambda rng, shape, dtype: rng.integers(-1, 3, shape).astype(dtype)})
-        return [Sample((TensorType(s, "f32"),), AttrDict(dim=d)) for s, d in CASES] + [Sample((TensorType((5, 3), "f32"),), AttrDict(dim=0), values=with_zero)]
+        return [Sample((TensorType(s, "f32"),), AttrDict(dim=d)) for s, d in CASES] + [Sample((TensorType((5, 3), "f32"),), AttrDict(dim=0), values=with_zero), Sample((TensorType((5, 3), "i64"),), AttrDict(dim=1))]
 
 
 class ArgExtremum(OpDef):
