@@ -22,6 +22,7 @@ INFERENCE = (
     "unfuse-projections",
     "dce",
     "mixed-precision",  # nothing to do under fp32
+    "fold",  # casts of weights become recipes that the loader evaluates once
     "plan",
     "partition",
     "mask-elim",

@@ -58,7 +58,7 @@ def _local_arguments(function: Function, arguments: Arguments, mesh: Mesh, rank:
         x = arguments.value(arg)
         sharding = signature_sharding(arg.attrs)
         if sharding is not None and mesh.axes.sizes:
-            x = cut(x, mesh, sharding, rank.coordinates, poison(x.dtype) if poison_pads else 0)
+            x = cut(x, mesh, sharding, rank.coordinates, poison(x.dtype) if poison_pads and "dmlc.pad" not in arg.attrs else 0)
         local.append(x)
     return local
 
