@@ -20,7 +20,7 @@ from dmlc.passes import _chunking
 from dmlc.passes._chunking import find_cut, is_contraction, is_convex, is_splittable
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
-from dmlc.simulate.ordering import quick_time
+from dmlc.simulate.ordering import price
 
 apply = _chunking.apply
 
@@ -144,7 +144,7 @@ def _is_end(op: Op, members: dict[Op, None]) -> bool:
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
     """Adds numbers of chunks for the pieces that shorten the program when cut."""
     block = graph.block
-    best_time = quick_time(graph.units())
+    best_time = price(graph.units())
     for kind in candidates(block):
         if any(op.id in choice.chunks for narrow, wide in kind for op in wide) or not (force or _may_gain(kind[0], graph, cost)):
             continue
@@ -184,7 +184,7 @@ def trial(block: Block, choice: Choice, cost: CostModel) -> int | None:
         apply(copy, choice)
     except DmlcError:
         return None
-    return quick_time(UnitGraph(copy, cost).units())
+    return price(UnitGraph(copy, cost).units())
 
 
 def _copy_of(block: Block) -> Block:

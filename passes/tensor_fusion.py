@@ -23,7 +23,7 @@ from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.choice import regions_of
 from dmlc.simulate.engine import timeline
 from dmlc.simulate.listing import list_order
-from dmlc.simulate.ordering import quick_time
+from dmlc.simulate.ordering import price
 from dmlc.simulate.units import CommKey
 
 PER_OPERAND = ("dims", "sizes", "grains", "split_dims", "split_sizes", "split_grains")
@@ -58,13 +58,13 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
     for node in graph.nodes:
         if node.key is not None and not is_start(node.op) and node.id not in taken:
             keys.setdefault(node.key, []).append(node.id)
-    best = quick_time(graph.units(choice)) if any(len(ids) > 1 for ids in keys.values()) else 0
+    best = price(graph.units(choice)) if any(len(ids) > 1 for ids in keys.values()) else 0
     for key, ids in keys.items():
         ids.sort(key=lambda i: ready[i])
         for bucket, other in _candidates(ids, key, ready, ends, graph, cost):
             found = _merged(choice, bucket, other)
             if _bytes(graph, found[1]) <= (max_bytes or 1 << 62) and graph.legal(found[0]) is None:
-                time = quick_time(graph.units(found[0]))
+                time = price(graph.units(found[0]))
                 if time <= best:
                     choice, best = found[0], time
     return choice

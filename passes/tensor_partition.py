@@ -16,7 +16,7 @@ from dmlc.passes import _chunking
 from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
-from dmlc.simulate.ordering import quick_time
+from dmlc.simulate.ordering import price
 
 apply = _chunking.apply
 
@@ -57,7 +57,7 @@ def large(graph: UnitGraph, cost: CostModel) -> list[Op]:
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
     """Adds numbers of chunks for the collectives that shorten the program when cut."""
     units = graph.units(choice)
-    best_time = quick_time(units)
+    best_time = price(units)
     for op in large(graph, cost):
         if op.id in choice.chunks or not (force or _has_rival(graph, op)):
             continue

@@ -14,6 +14,7 @@ from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
 EFFORT = 2_000_000  # units replayed by a local search, all evaluations together
+PRICING = 100_000  # the same for a search that only prices a decision
 
 
 def order_of(units: Units, ids: Iterable[str] | None) -> Order | None:
@@ -64,23 +65,28 @@ def list_orders(units: Units) -> list[Order]:
     return [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
 
 
-def quick_time(units: Units) -> int:
-    """Makespan of the best list schedule or of the units as listed: the price a decision is judged by."""
-    return min(replay(units, order) for order in (range(len(units)), *list_orders(units)))
-
-
 def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
     """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units."""
+    search = _searched(units, cap, effort)
+    return late_starts(search) if search.order != search.base else search.order
+
+
+def price(units: Units, effort: int = PRICING) -> int:
+    """Makespan of the order that a short search finds: what a decision is judged by."""
+    return _searched(units, 0, effort).time
+
+
+def _searched(units: Units, cap: int, effort: int) -> Search:
     search = Search(units, cap, effort)
     if not units.communicates or search.finished:
-        return search.base
+        return search
     for order in list_orders(units):
         search.offer(order)
     if len(units) <= EXACT:
         search.offer(best_order(units, search.order, search.cap))
     else:
         _improve(search)
-    return late_starts(search) if search.order != search.base else search.order
+    return search
 
 
 def _improve(search: Search) -> None:

@@ -305,14 +305,14 @@ class UnitGraph:
         return max(region_bytes(self.nodes[n].op) for n in members)
 
     def price(self, choice: Choice | None = None) -> Cost:
-        """Simulated time of the block under `choice`: its explicit order if it has one, else the best list schedule."""
+        """Simulated time of the block under `choice`: its explicit order if it has one, else the one that a short search finds."""
         from dmlc.simulate.engine import replay
-        from dmlc.simulate.ordering import order_of, quick_time
+        from dmlc.simulate.ordering import order_of, price
 
         units = self.units(choice)
         given = order_of(units, choice.order.get(self.region)) if choice is not None else None
         total = sum((self._unit_cost(list(m)) for m in units.nodes), Cost())
-        return Cost(quick_time(units) if given is None else replay(units, given), total.bytes, total.flops, total.source)
+        return Cost(price(units) if given is None else replay(units, given), total.bytes, total.flops, total.source)
 
 
 def _delivered_bytes(op: Op) -> int:

@@ -1,0 +1,41 @@
+// RUN: dmlc opt %s --split-input-file --passes tensor-partition | filecheck %s
+// RUN: dmlc opt %s --split-input-file --passes tensor-partition,schedule | filecheck %s --check-prefix=ORDER
+// RUN: dmlc opt %s --split-input-file --passes 'tensor-partition{chunks=3}' --check
+
+// A large gradient nobody waits for, and a small reduction that the rest of the program needs: the large one is cut, and the small
+// one goes between its chunks.
+// CHECK-LABEL: func.func @main
+// CHECK-COUNT-2: comm.all_reduce %{{.*}} {axes = ["data"], combiner = "sum", dmlc.id = "0.c
+// CHECK: dmlc.concat %big.0, %big.1
+// ORDER-LABEL: func.func @main
+// ORDER: comm.all_reduce_start %{{.*}} {axes = ["data"], combiner = "sum", dmlc.id = "0.c0"}
+// ORDER: %small = comm.all_reduce
+// ORDER: comm.all_reduce_start %{{.*}} {axes = ["data"], combiner = "sum", dmlc.id = "0.c1"}
+builtin.module attributes {dmlc.spmd, dmlc.cluster = {device = {name = "toy", peak = {f32 = 100000000000 : i64}, memory = 1000000000 : i64, bandwidth = 1000000000000 : i64, launch = 1000 : i64, source = "test"}, count = 4 : i64, links = [{name = "wire", span = 0 : i64, alpha = 1000 : i64, bandwidth = 10000000000 : i64, source = "test"}]}} {
+  dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=4]>} : () -> ()
+  func.func @main(%g: tensor<2048x96xf32>, %x: tensor<128x128xf32>) -> (tensor<2048x96xf32>, tensor<128x128xf32>) {
+    %big = comm.all_reduce %g {axes = ["data"], combiner = "sum", dmlc.name = "big"} : (tensor<2048x96xf32>) -> tensor<2048x96xf32>
+    %a = dmlc.matmul %x, %x : (tensor<128x128xf32>, tensor<128x128xf32>) -> tensor<128x128xf32>
+    %b = dmlc.reduce_sum %a {dims = array<i64: 0>} : (tensor<128x128xf32>) -> tensor<128xf32>
+    %small = comm.all_reduce %b {axes = ["data"], combiner = "sum", dmlc.name = "small"} : (tensor<128xf32>) -> tensor<128xf32>
+    %t = dmlc.add %x, %small : (tensor<128x128xf32>, tensor<128xf32>) -> tensor<128x128xf32>
+    %u = dmlc.matmul %t, %t : (tensor<128x128xf32>, tensor<128x128xf32>) -> tensor<128x128xf32>
+    func.return %big, %u : tensor<2048x96xf32>, tensor<128x128xf32>
+  }
+}
+
+// -----
+
+// Nothing more urgent waits behind it: it stays whole.
+// CHECK-LABEL: func.func @alone
+// CHECK-NOT: dmlc.slice
+// CHECK-COUNT-1: comm.all_reduce
+// ORDER-LABEL: func.func @alone
+builtin.module attributes {dmlc.spmd, dmlc.cluster = "h100"} {
+  dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=4]>} : () -> ()
+  func.func @alone(%g: tensor<1024x1024xf32>) -> tensor<1024x1024xf32> {
+    %r = comm.all_reduce %g {axes = ["data"], combiner = "sum"} : (tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+    %y = dmlc.exp %r : (tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+    func.return %y : tensor<1024x1024xf32>
+  }
+}
