@@ -1,0 +1,248 @@
+"""fuse: pointwise ops and row reductions that share an iteration space become one kernel, so that what passes between them stays in registers.
+
+A greedy search over producer-consumer pairs and then over readers of one value, the largest saving first, as XLA's priority fusion does
+(openxla/xla, priority_fusion): a pair merges when the kernel of both costs less than two. A kernel runs over rows and columns
+(`dmlc.ops.iteration`); what it yields is what escapes. Norms and softmax count as the reductions they are made of and stay whole in
+the text.
+
+A kernel starts when all its inputs are there and delivers when it ends. So a pair is also declined when that would hold up a collective:
+one that reads the producer, or one that the consumer waits for and the producer does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dmlc.cluster import Cluster
+from dmlc.cost import CostModel
+from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ir.location import DmlcError
+from dmlc.ops.base import definition
+from dmlc.ops.iteration import Space, facts_of, iteration_space, primitives_in
+from dmlc.ops.kernel import in_kernel, is_free
+from dmlc.passes._gather import gather
+from dmlc.passes._quotient import Quotient, Unit, is_constant, root
+from dmlc.passmanager import Context, Pass
+from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.choice import regions_of
+
+KEPT_COLUMNS = 8192  # a wider row does not stay in registers: the kernel reads it once for every reduction in a row
+FEWEST_ROWS = 32  # fewer of such rows leave most of a device idle
+SMALL = 8  # an op may wait for a collective it does not need if its result is this many times smaller than what reads it
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """`max_ops` and `min_ops` bound the primitive ops of a kernel, `max_inputs` what it reads.
+
+    Groups that the text gives (`dmlc.group`) are made as they are; with `given` nothing else is fused.
+    """
+
+    name = "fuse"
+    numerics = "exact"
+
+    max_ops: int = 32
+    min_ops: int = 2
+    max_inputs: int = 24
+    given: bool = False
+
+    def run(self, module: Module, context: Context) -> bool:
+        cost = CostModel(Cluster.of(module))
+        choice = Choice.of(module, order=False)
+        for _, block in list(regions_of(module.main)):
+            if not self.given:
+                choice = decide(UnitGraph(block, cost), choice, cost, self, context)
+        return apply(module, choice)
+
+
+def decide(graph: UnitGraph, choice: Choice, cost: CostModel, limits: Fuse | None = None, context: Context | None = None) -> Choice:
+    """`choice` with groups for the graph's block added to those it has."""
+    search = _Search(graph.block, cost, limits or Fuse())
+    taken = {i for ids in choice.groups for i in ids}
+    search.fixed.update(op for op in graph.block if op.id in taken)
+    for ids in choice.groups:
+        _unite(search.quotient, ids, graph.block)
+    search.run()
+    if context is not None:
+        search.explain(context)
+    return choice.with_(groups=(*choice.groups, *(tuple(op.id for op in group) for group in search.groups())))
+
+
+def _unite(quotient: Quotient, ids: Sequence[str], block: Block) -> Unit | None:
+    """Merge a given group's ops that stand in this block."""
+    wanted = set(ids)
+    ops = [op for op in block if op.id in wanted]
+    members = [op for op in ops if not is_free(op)]
+    if not members:
+        return None
+    for op in members:
+        if not fits(op):
+            raise DmlcError(f"'{op.name}' is in group {ops[0].attrs.get('dmlc.group', 0)} but cannot stand in a kernel", op.loc)
+    unit = quotient.unite(members)
+    if unit is None:
+        raise DmlcError(f"the ops of group {ops[0].attrs.get('dmlc.group', 0)} cannot run together: one of them needs what another gives to an op outside", members[0].loc)
+    return unit
+
+
+def fits(op: Op) -> bool:
+    """Whether an op may be in a kernel at all: Triton text, followable dims, no effect, and not a rank's own small integer arithmetic."""
+    if definition(op).effects or not in_kernel(op) or is_free(op):
+        return False
+    numbers = all(r.tensor.rank == 0 and not r.tensor.is_float for r in op.results)
+    return not numbers and facts_of(op) is not None
+
+
+class _Search:
+    """Greedy merging in one block."""
+
+    def __init__(self, block: Block, cost: CostModel, limits: Fuse):
+        self.block, self.cost, self.limits = block, cost, limits
+        self.quotient = Quotient(block)
+        self.able = {op: fits(op) for op in block}
+        self.fixed: set[Op] = set()
+        self.refused: dict[tuple[Unit, int, Unit, int], str] = {}
+
+    def run(self) -> None:
+        merged = True
+        while merged:
+            merged = False
+            for a, b in [*self._pairs(), *self._siblings()]:
+                first, second = self.quotient.home[a], self.quotient.home[b]
+                if first is not second and self._try(first, second):
+                    merged = True
+
+    def groups(self) -> list[list[Op]]:
+        """Ops of each kernel, with the free ops between them, kernels in program order."""
+        found = [u.ops for u in self.quotient.order if self._worth(u)]
+        return [sorted([*ops, *_between(ops)], key=self.quotient.number.__getitem__) for ops in found]
+
+    def _worth(self, unit: Unit) -> bool:
+        ops = unit.ops
+        if not self._open(unit) or sum(map(primitives_in, ops)) < self.limits.min_ops or not self.quotient.inputs(ops):
+            return False
+        return isinstance(self._space(ops), Space)
+
+    # -------------------------------------------------- candidates
+
+    def _pairs(self) -> list[tuple[Op, Op]]:
+        """Producers with their consumers, the largest values first."""
+        found = [(-value.tensor.bytes, value.op, reader) for value, reader in self._readings() if value.op is not None and self.able.get(value.op)]
+        return [(a, b) for _, a, b in sorted(found, key=lambda t: (t[0], self.quotient.number[t[1]], self.quotient.number[t[2]]))]
+
+    def _siblings(self) -> list[tuple[Op, Op]]:
+        """Neighbours among the readers of one value."""
+        readers: dict[Value, list[Op]] = {}
+        for value, reader in self._readings():
+            if value.tensor.rank > 0 and not is_constant(value):
+                readers.setdefault(value, []).append(reader)
+        found = [(-value.tensor.bytes, a, b) for value, ops in readers.items() for a, b in zip(ops, ops[1:])]
+        return [(a, b) for _, a, b in sorted(found, key=lambda t: (t[0], self.quotient.number[t[1]], self.quotient.number[t[2]]))]
+
+    def _readings(self) -> Iterator[tuple[Value, Op]]:
+        for value, readers in self.quotient.readers.items():
+            for reader in readers:
+                if self.able.get(reader) and reader.block is self.block:
+                    yield value, reader
+
+    # -------------------------------------------------- one pair
+
+    def _open(self, unit: Unit) -> bool:
+        return all(self.able.get(op, False) and op not in self.fixed for op in unit.ops)
+
+    def _try(self, a: Unit, b: Unit) -> bool:
+        if a.position > b.position:
+            a, b = b, a
+        key = (a, len(a.ops), b, len(b.ops))
+        if key in self.refused or not (self._open(a) and self._open(b)):
+            return False
+        later = self.quotient.between(a, b)
+        reason = "it would need its own result" if later is None else self._objection(a, b, later)
+        if reason or later is None:
+            self.refused[key] = reason
+            return False
+        self.quotient.merge(a, b, later)
+        return True
+
+    def _objection(self, a: Unit, b: Unit, later: dict[Unit, None]) -> str:
+        """Why a and b stay apart; "" when they may merge."""
+        ops = sorted([*a.ops, *b.ops], key=self.quotient.number.__getitem__)
+        if sum(map(primitives_in, ops)) > self.limits.max_ops:
+            return f"the kernel would have more than {self.limits.max_ops} ops"
+        if len(self.quotient.inputs(ops)) + len(self.quotient.escaping(ops)) > self.limits.max_inputs:
+            return f"the kernel would read and write more than {self.limits.max_inputs} tensors"
+        delayed = next((u for u in [*later, *a.succs] if u.communicates and u not in b.succs), None)
+        if delayed is not None:
+            return f"'{delayed.ops[0].name}' would start later"
+        if a.waits != b.waits and not self._may_wait(a, b):
+            return "the first op would wait for a collective that only the second needs"
+        space = self._space(ops)
+        if isinstance(space, str):
+            return space
+        return "" if self._time(ops) < self._time(a.ops) + self._time(b.ops) else "the kernel would read wide rows too often"
+
+    def _may_wait(self, a: Unit, b: Unit) -> bool:
+        """A small op whose result only b reads."""
+        mine = max(r.tensor.numel for op in a.ops for r in op.results)
+        return list(a.succs) == [b] and mine * SMALL <= max(r.tensor.numel for op in b.ops for r in op.results)
+
+    def _space(self, ops: Sequence[Op]) -> Space | str:
+        space = iteration_space(list(with_free(ops)), self.quotient.escaping(ops))
+        if isinstance(space, Space) and space.columns and space.width > KEPT_COLUMNS and space.rows < FEWEST_ROWS:
+            return f"{space.rows} rows are too few for a kernel that takes a row at a time"
+        return space
+
+    def _time(self, ops: Sequence[Op]) -> int:
+        """Picoseconds of one kernel; a wide row is read again after every reduction."""
+        space = self._space(ops)
+        reductions = sum(len(facts.reduced) for op in ops if (facts := facts_of(op)) is not None)
+        loops = 1 + min(reductions, 2) if isinstance(space, Space) and space.width > KEPT_COLUMNS else 1
+        reads, writes = self.quotient.inputs(ops), self.quotient.escaping(ops)
+        again = [Value(v.type) for v in reads for _ in range(loops - 1) if v.tensor.numel > space.rows] if isinstance(space, Space) else []
+        return self.cost.group(ops, [*reads, *again], writes).time
+
+    # -------------------------------------------------- reasons
+
+    def explain(self, context: Context) -> None:
+        """A remark for every producer and consumer that stay apart though both could be in kernels."""
+        for a, b in self._pairs():
+            first, second = sorted((self.quotient.home[a], self.quotient.home[b]), key=lambda u: u.position)
+            reason = self.refused.get((first, len(first.ops), second, len(second.ops)))
+            if first is not second and reason:
+                context.remark(b, f"'{b.name}' is not fused with '{a.name}' [{a.id}]: {reason}")
+
+
+def with_free(ops: Sequence[Op]) -> Iterator[Op]:
+    """The ops of a kernel in order with the free ops they read before them."""
+    seen: set[Op] = set()
+
+    def visit(value: Value) -> Iterator[Op]:
+        op = value.op
+        if op is not None and is_free(op) and op not in seen:
+            seen.add(op)
+            for operand in op.operands:
+                yield from visit(operand)
+            yield op
+
+    for op in ops:
+        for value in op.operands:
+            yield from visit(value)
+        yield op
+
+
+def _between(ops: Sequence[Op]) -> list[Op]:
+    """Free ops made of a member's result and read by a member: they belong to the group."""
+    inside = set(ops)
+    return [op for op in with_free(ops) if is_free(op) and root(op.results[0]).op in inside]
+
+
+def apply(module: Module, choice: Choice) -> bool:
+    """Move every group into a `kernel.fused`."""
+    changed = False
+    for _, block in list(regions_of(module.main)):
+        quotient = Quotient(block)
+        units = [u for ids in choice.groups if (u := _unite(quotient, ids, block)) is not None]
+        if units:
+            gather(quotient, units)
+            changed = True
+    return changed
