@@ -57,12 +57,14 @@ def drop_unused_weights(module: Module) -> bool:
     """Unused constants go; unused parameters and buffers too unless the program trains them."""
     training = module.attrs.get("dmlc.mode") == "train"
     roles = ("const",) if training else ("const", "param", "buffer")
-    main = module.main
-    updated = {attrs.get("dmlc.updates") for attrs in main.result_attrs}
-    dead = [a for a in main.args if not a.uses and a.attrs.get("dmlc.role") in roles and a.name not in updated]
-    for arg in dead:
-        main.body.erase_arg(arg)
-    return bool(dead)
+    changed = False
+    for function in module.functions:
+        updated = {attrs.get("dmlc.updates") for attrs in function.op.attrs.get("res_attrs", ())}
+        for arg in [] if is_private(function) else list(function.args):
+            if not arg.uses and arg.attrs.get("dmlc.role") in roles and arg.name not in updated:
+                function.body.erase_arg(arg)
+                changed = True
+    return changed
 
 
 def drop_unused_functions(module: Module) -> bool:
@@ -70,7 +72,7 @@ def drop_unused_functions(module: Module) -> bool:
     changed = False
     while True:
         named = set(_named(module))
-        dead = [f for f in module.functions if is_private(f) and f.name not in named and f.op is not module.main.op]
+        dead = [f for f in module.functions if is_private(f) and f.name not in named]
         if not dead:
             return changed
         for function in dead:

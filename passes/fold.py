@@ -33,13 +33,17 @@ class Fold(Pass):
     limit: int = 1 << 20
 
     def run(self, module: Module, context: Context) -> bool:
-        main = module.main
-        changed = inline_scalars(main, context.weights)
-        changed |= fold_uniform(main)
-        state = Constants.of(module, self.limit)
-        for value in frontier(main, state):
-            changed |= derive(value, state)
-        return changed
+        public = [f for f in module.functions if f.op.attrs.get("sym_visibility") != "private"]
+        return any([fold_function(f, module, context, self.limit) for f in public])
+
+
+def fold_function(function: Function, module: Module, context: Context, limit: int) -> bool:
+    changed = inline_scalars(function, context.weights)
+    changed |= fold_uniform(function)
+    state = Constants.of(module, function, limit)
+    for value in frontier(function, state):
+        changed |= derive(value, state)
+    return changed
 
 
 @dataclass
@@ -47,20 +51,20 @@ class Constants:
     """What is known before the program runs: `sources` gives for each constant value the stored arguments it is made from."""
 
     module: Module
-    main: Function
+    function: Function
     limit: int
     sources: dict[Value, frozenset[BlockArgument]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, module: Module, limit: int) -> Constants:
-        state = cls(module, module.main, limit)
+    def of(cls, module: Module, function: Function, limit: int) -> Constants:
+        state = cls(module, function, limit)
         state.names = {f.name for f in module.functions} | {a.name for f in module.functions for a in f.args}
         roles = ("const",) if module.attrs.get("dmlc.mode") == "train" else ("const", "param", "buffer")
-        for arg in state.main.args:
+        for arg in state.function.args:
             if arg.attrs.get("dmlc.role") in roles and ("dmlc.value" in arg.attrs or "dmlc.derived" in arg.attrs):
                 state.sources[arg] = frozenset({arg})
-        for op in state.main.body:
+        for op in state.function.body:
             if foldable(op) and all(v in state.sources for v in op.operands):
                 made_from = frozenset().union(*(state.sources[v] for v in op.operands))
                 state.sources.update(dict.fromkeys(op.results, made_from))
@@ -86,10 +90,10 @@ def _is_static(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static
 
 
-def frontier(main: Function, state: Constants) -> list[Value]:
+def frontier(function: Function, state: Constants) -> list[Value]:
     """Constant values, in program order, that ops which are not constant use or that the program returns."""
     found: dict[Value, None] = {}
-    for op in main.ops():
+    for op in function.ops():
         if not any(r in state.sources for r in op.results):
             found.update(dict.fromkeys(v for v in op.operands if v in state.sources))
     return list(found)
@@ -136,17 +140,17 @@ def bytes_of(value: Value) -> int:
 
 
 def add_argument(value: Value, recipe: list[Op], state: Constants) -> None:
-    function = state.module.add_function(state.fresh("derived"))
-    function.op.attrs["sym_visibility"] = "private"
+    maker = state.module.add_function(state.fresh("derived"))
+    maker.op.attrs["sym_visibility"] = "private"
     mapping: dict[Value, Value] = {}
-    arguments = [a for a in state.main.args if a in state.sources[value]]
+    arguments = [a for a in state.function.args if a in state.sources[value]]
     for arg in arguments:
-        mapping[arg] = function.body.add_arg(arg.type, arg.name, dict(arg.attrs))
+        mapping[arg] = maker.body.add_arg(arg.type, arg.name, dict(arg.attrs))
     for op in recipe:
-        function.body.append(op.clone(mapping))
-    function.body.append(Op("func.return", [mapping[value]]))
-    attrs: dict[str, Any] = {"dmlc.role": role_of(arguments), "dmlc.derived": SymbolRef(function.name)}
-    new = state.main.body.add_arg(value.type, state.fresh(_stem(value, arguments)), attrs)
+        maker.body.append(op.clone(mapping))
+    maker.body.append(Op("func.return", [mapping[value]]))
+    attrs: dict[str, Any] = {"dmlc.role": role_of(arguments), "dmlc.derived": SymbolRef(maker.name)}
+    new = state.function.body.add_arg(value.type, state.fresh(_stem(value, arguments)), attrs)
     state.sources[new] = frozenset({new})
     value.replace_uses(new)
     _erase_unused(recipe)
