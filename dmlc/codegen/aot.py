@@ -45,6 +45,17 @@ def build(kernels: Path, targets: Sequence[str] = TARGETS, cache: Path | None = 
     return json.loads(done.stdout)
 
 
+def kernels_report(source: str, targets: Sequence[str] = TARGETS, cache: Path | None = None) -> dict[str, Any]:
+    """`build` of a kernels.py given as text."""
+    from dmlc.codegen.folder import prelude_text
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.py"
+        path.write_text(source)
+        (Path(folder) / "prelude.py").write_text(prelude_text())
+        return build(path, targets, cache)
+
+
 def _digest(kernels: Path, targets: Sequence[str]) -> str:
     """Of the source, the targets and Triton's version."""
     from importlib.metadata import version

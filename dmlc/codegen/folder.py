@@ -108,6 +108,7 @@ def _write_files(module: Module, out: Path, weights: dict[str, Any], plan: dict[
     }
     if kernels is not None:
         texts["kernels.py"] = kernels
+        texts["bf16_interpreter.py"] = source_of("dmlc.codegen", "bf16_interpreter.py")
     if kernel_report is not None:
         texts["kernels.json"] = json.dumps(kernel_report, indent=2) + "\n"
     for name, text in texts.items():

@@ -11,6 +11,7 @@ from dmlc.codegen.triton_launch import Launch, plan_launch
 from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
 from dmlc.codegen.triton_text import POINTERS, helpers_in
 from dmlc.ir.core import Function, Module, Value
+from dmlc.ops.kernel import SOURCES
 from dmlc.ops.text import TORCH_DTYPES, render_torch
 
 HEADER = '''"""Kernels of the program: each as a Triton function, as PyTorch operations, and a wrapper that picks one.
@@ -123,7 +124,8 @@ def _reference_text(function: Function) -> str:
         if op is function.body.last:
             continue
         made = [names.fresh(op.name.split(".", 1)[1]) for _ in op.results]
-        lines.append(f"    {', '.join(made)} = {render_torch(op, [texts[v] for v in op.operands])}")
+        device = f".to({next(iter(texts.values()))}.device)" if op.name in SOURCES else ""
+        lines.append(f"    {', '.join(made)} = {render_torch(op, [texts[v] for v in op.operands])}{device}")
         texts.update(zip(op.results, made))
     return "\n".join([head, *lines, f"    return {', '.join(texts[v] for v in function.results)}"])
 
@@ -133,25 +135,30 @@ def describe(value: Value) -> str:
 
 
 def _wrapper_text(body: KernelBody, launch: Launch) -> str:
-    inputs = [body.names[v] for v in body.inputs]
+    inputs, like = [body.names[v] for v in body.inputs], body.names[_reference(body)]
     outs = ["out"] if len(body.outputs) == 1 else [f"out_{i}" for i in range(len(body.outputs))]
     arrow = f"{', '.join(f'{n} {describe(v)}' for n, v in zip(inputs, body.inputs))} -> {', '.join(map(describe, body.outputs))}"
     lines = [f"def {body.name}({', '.join([*inputs, *(f'{o}=None' for o in outs)])}):", f'    """{arrow}"""']
-    lines += _torch_path(body, inputs, outs)
-    read = [body.names[v] for v in body.read]
-    if not body.empty and read:
-        lines.append(f"    {', '.join(read)} = {', '.join(f'{n}.contiguous()' for n in read)}")
+    lines += _torch_path(body, inputs, outs, like)
+    if not body.empty and body.read:
+        dense = [f"{body.names[v]}.{'contiguous()' if v.tensor.rank else f'to({like}.device)'}" for v in body.read]
+        lines.append(f"    {', '.join(body.names[v] for v in body.read)} = {', '.join(dense)}")
     for name, out, value in zip(body.output_names, outs, body.outputs):
-        lines.append(f"    {name} = destination({out}, {tuple(value.shape)}, {TORCH_DTYPES[value.dtype]}, {inputs[0]})")
+        lines.append(f"    {name} = destination({out}, {tuple(value.shape)}, {TORCH_DTYPES[value.dtype]}, {like})")
     if not body.empty:
         lines += _launch_lines(body, launch)
     lines.append(f"    return {', '.join(f'delivered({n}, {o})' for n, o in zip(body.output_names, outs))}")
     return "\n".join(lines)
 
 
-def _torch_path(body: KernelBody, inputs: list[str], outs: list[str]) -> list[str]:
+def _reference(body: KernelBody) -> Value:
+    """The input that says which device the kernel runs on: numbers may lie on the host."""
+    return next((v for v in body.inputs if v.tensor.rank > 0), body.inputs[0])
+
+
+def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str) -> list[str]:
     call = f"{body.name}_torch({', '.join(inputs)})"
-    lines = [f"    if not runs_triton({inputs[0]}):"]
+    lines = [f"    if not runs_triton({like}):"]
     if len(outs) == 1:
         return [*lines, f"        return delivered({call}, out)"]
     pairs = ", ".join(outs)
@@ -178,8 +185,7 @@ def _imports(kernels: Iterable[Emitted], prelude: str) -> str:
 
 
 def _table(kernels: Iterable[Emitted]) -> str:
-    lines = ["# What it takes to build each kernel without a device."]
-    lines.append("AHEAD_OF_TIME = {")
+    lines = ["# What it takes to build each kernel without a device.", "AHEAD_OF_TIME = {"]
     for k in kernels:
         if k.kernel:
             body = k.body
