@@ -26,6 +26,8 @@ def attention(q, k, v, mask, scale, causal, offset):
 
 def _attention_leaves(g, q, k, v, mask, scale, causal, offset, wanted):
     """Gradients of `wanted` (of q, k, v, mask) through the library's own attention, which is run again for it."""
+    if g.numel() == 0 or k.numel() == 0:
+        return [torch.zeros_like((q, k, v, mask)[i]) for i in wanted]
     with torch.enable_grad():
         leaves = [x if x is None else x.detach().requires_grad_(i in wanted) for i, x in enumerate((q, k, v, mask))]
         plain = mask is None and causal and q.shape[2] == k.shape[2] and isinstance(offset, int) and offset == 0
@@ -50,14 +52,15 @@ def attention_mask_grad(g, q, k, v, mask, scale, causal, offset):
 
 
 def batch_norm_train(x, w, b, groups, eps):
-    """Batch normalisation by the statistics of each of `groups` parts of the batch: y, mean, biased variance."""
-    parts = x.reshape(groups, -1, *x.shape[1:])
+    """Batch normalisation by the statistics of each of `groups` parts of the batch (or of all): y, mean, biased variance."""
+    count = groups or 1
+    parts = x.reshape(count, x.shape[0] // count, *x.shape[1:])
     dims = [1, *range(3, parts.dim())]
     wide = parts.float() if x.dtype in (torch.float16, torch.bfloat16) else parts
     mean, var = wide.mean(dims, keepdim=True), wide.var(dims, correction=0, keepdim=True)
     side = (-1,) + (1,) * (x.dim() - 2)
     y = (wide - mean) * torch.rsqrt(var + eps) * w.reshape(side) + b.reshape(side)
-    stats = (groups, x.shape[1]) if groups > 1 else (x.shape[1],)
+    stats = (x.shape[1],) if groups is None else (groups, x.shape[1])
     return y.to(x.dtype).reshape(x.shape), mean.to(x.dtype).reshape(stats), var.to(x.dtype).reshape(stats)
 
 

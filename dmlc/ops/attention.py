@@ -276,5 +276,6 @@ class AttentionMaskGrad(Attends):
     @staticmethod
     def samples() -> list[Sample]:
         masked = [(t, a) for t, a in cases() if len(t) == 4 and t[3].dtype == "f32" and t[3].rank == 4]
+        masked += [((*(f32(*s),) * 3, f32(*s)), {}) for s in ((1, 1, 1, 1), (0, 1, 1, 1))]
         return [Sample((f32(*t[0].shape[:3], t[2].shape[3]), *t), AttrDict(a)) for t, a in masked]
 

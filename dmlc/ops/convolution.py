@@ -45,12 +45,12 @@ def _helper_arguments(op: Op, kernel: tuple) -> str:
 
 
 def _local_groups(env: Any, op: Op, axes: Any) -> dict[str, Any]:
-    """Groups may be split over ranks: a rank's number of groups follows from its channels."""
+    """Groups may be split over ranks: a rank's number of groups follows from its channels (one, if the channels of a group are split too)."""
     groups = attribute(op, "groups")
     if groups == 1:
         return {}
     dim = 0 if op.name == "dmlc.conv_weight_grad" else 1
-    return {"groups": env.local_types[0].shape[dim] * groups // op.result.shape[dim]}
+    return {"groups": max(env.local_types[0].shape[dim] * groups // op.result.shape[dim], 1)}
 
 
 class Convolution(Contraction):

@@ -140,12 +140,12 @@ class BatchNorm(Norm):
 class BatchNormTrain(Norm):
     """Batch normalisation by the batch's own statistics: x, weight, bias give y, mean and biased variance.
 
-    The batch is cut into `groups` equal parts with statistics of their own ([groups, c] if more than one): what "the batch" is does not
+    With `groups` the batch is cut into that many equal parts with statistics of their own, [groups, c]: what "the batch" is does not
     depend on how a program is split.
     """
 
     name = "dmlc.batch_norm_train"
-    attributes = {"eps": REQUIRED, "groups": 1}
+    attributes = {"eps": REQUIRED, "groups": None}
     results = 3
     torch = "batch_norm_train({0}, {1}, {2}, {groups}, {eps})"
     strategies = strategies.synchronised_batch_norm
@@ -154,7 +154,7 @@ class BatchNormTrain(Norm):
     def rule(op: Any) -> str | Rule:
         groups = attribute(op, "groups")
         rest = names("s", len(op.operands[0].shape) - 2, "!")
-        if groups == 1:
+        if groups is None:
             return f"n! c {rest}, c, c -> n! c {rest}, c, c"
         return sized_rule(op, f"(g n!) c {rest}, c, c -> (g n!) c {rest}, g c, g c", g=groups)
 
@@ -162,15 +162,15 @@ class BatchNormTrain(Norm):
     def local(env: Any, op: Op, axes: Any) -> dict[str, Any]:
         """Groups may be split with the batch."""
         groups = attribute(op, "groups")
-        return {"groups": env.local_types[0].shape[0] * groups // op.results[0].shape[0]} if groups != 1 else {}
+        return {"groups": env.local_types[0].shape[0] * groups // op.results[0].shape[0]} if groups is not None else {}
 
     @staticmethod
     def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
         _vectors("dmlc.batch_norm_train", types, 2)
         x, groups = types[0], attrs["groups"]
-        if groups < 1 or x.shape[0] % groups != 0:
+        if groups is not None and (groups < 1 or x.shape[0] % groups != 0):
             raise InferError(f"'dmlc.batch_norm_train': a batch of {x.shape[0]} does not split into {groups} groups")
-        stats = x.with_shape((groups, x.shape[1]) if groups > 1 else (x.shape[1],))
+        stats = x.with_shape((x.shape[1],) if groups is None else (groups, x.shape[1]))
         return [x, stats, stats]
 
     @classmethod
@@ -217,27 +217,27 @@ class BatchNormTrain(Norm):
 
     @staticmethod
     def samples() -> list[Sample]:
-        cases = [((4, 3, 2, 3), 1), ((6, 2, 3), 3), ((5, 2), 1), ((2, 1, 1), 1), ((4, 3, 2), 2)]
-        return [Sample((f32(*s), f32(s[1]), f32(s[1])), AttrDict(eps=1e-5, groups=g) if g > 1 else AttrDict(eps=1e-5)) for s, g in cases]
+        cases: list[tuple[tuple[int, ...], int | None]] = [((4, 3, 2, 3), None), ((6, 2, 3), 3), ((5, 2), None), ((2, 1, 1), 1), ((4, 3, 2), 2), ((3, 0, 2), None)]
+        return [Sample((f32(*s), f32(s[1]), f32(s[1])), AttrDict(eps=1e-5) if g is None else AttrDict(eps=1e-5, groups=g)) for s, g in cases]
 
 
 def _parts(b: Builder, op: Op, x: Value) -> Term:
-    """The batch as [groups, n / groups, c, s...], or as it is for one group."""
+    """The batch as [groups, n / groups, c, s...], or as it is without groups."""
     groups = attribute(op, "groups")
-    shape = x.shape if groups == 1 else (groups, x.shape[0] // groups, *x.shape[1:])
+    shape = x.shape if groups is None else (groups, x.shape[0] // groups, *x.shape[1:])
     return Term(b, wide(b, reshaped(b, x, shape)))
 
 
 def _part_dims(op: Op) -> tuple[int, ...]:
     """The dims of `_parts` that statistics are taken over."""
     rank = len(op.results[0].shape)
-    return (0, *range(2, rank)) if attribute(op, "groups") == 1 else (1, *range(3, rank + 1))
+    return (0, *range(2, rank)) if attribute(op, "groups") is None else (1, *range(3, rank + 1))
 
 
 def _statistic(b: Builder, op: Op, v: Value) -> Term:
     """A mean or variance, ready to broadcast against `_parts`."""
     rest = (1,) * (len(op.results[0].shape) - 2)
-    return Term(b, wide(b, reshaped(b, v, (1, *v.shape, *rest) if attribute(op, "groups") == 1 else (v.shape[0], 1, v.shape[1], *rest))))
+    return Term(b, wide(b, reshaped(b, v, (1, *v.shape, *rest) if attribute(op, "groups") is None else (v.shape[0], 1, v.shape[1], *rest))))
 
 
 class Lrn(Norm):

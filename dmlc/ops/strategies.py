@@ -13,6 +13,7 @@ from dmlc.ir.core import Op, Value
 from dmlc.ir.types import BYTES
 from dmlc.ops.base import Strategy, attribute
 from dmlc.ops.emit import NARROW, cast, reshaped, wide
+from dmlc.ops.gather import own_rows
 from dmlc.ops.terms import Term
 
 SUM = ("unreduced", "sum")
@@ -22,15 +23,6 @@ def masked(env: Any, x: Value, dim: int, n: int, identity: Any) -> Value:
     """x with this rank's padding of `dim`, which has `n` elements in all, set to the identity."""
     _, valid = env.window(n)
     return env.b.emit("dmlc.mask_pad", x, valid, dim=dim, identity=identity)
-
-
-def local_index(env: Any, ids: Value, n: int, size: int) -> tuple[Term, Term]:
-    """Global positions as positions in this rank's part of `n` (clamped into its `size` cells), and whether they lie in it."""
-    start, valid = env.window(n)
-    ids = Term(env.b, cast(env.b, ids, "i64"))
-    here = ids - Term(env.b, start)
-    inside = (here >= 0).logical_and(here < Term(env.b, valid))
-    return here.clamp(min=0, max=max(size - 1, 0)), inside
 
 
 def _row_bytes(op: Op, dim: int) -> int:
@@ -45,20 +37,7 @@ def _reductions(dim: int, count: int) -> Callable[[Op, int], list[tuple[str, int
     return lambda op, k: [("comm.all_reduce", _row_bytes(op, dim))] * count
 
 
-# ---------------------------------------------------------------- lookup and loss
-
-
-def vocabulary_embedding(op: Op) -> list[Strategy]:
-    """Rows of the table split: each rank looks up the ids it has rows for, the result is a sum."""
-
-    def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
-        table, ids = operands
-        here, inside = local_index(env, ids, op.operands[0].shape[0], table.shape[0])
-        rows = env.b.emit("dmlc.embedding", table, here.value)
-        seen = Term(env.b, reshaped(env.b, inside.value, (*inside.value.shape, 1)))
-        return [seen.select(Term(env.b, rows), 0).value]
-
-    return [Strategy("vocabulary", (0, None), (SUM,), emit)]
+# ---------------------------------------------------------------- loss
 
 
 def vocabulary_cross_entropy(op: Op) -> list[Strategy]:
@@ -81,7 +60,7 @@ def vocabulary_cross_entropy(op: Op) -> list[Strategy]:
 def _picked(env: Any, op: Op, x: Value, targets: Value, n: int) -> Term:
     """This rank's share of the logit that the loss subtracts: the target's, mixed with the mean of all under label smoothing."""
     b, last, smoothing = env.b, len(x.shape) - 1, attribute(op, "label_smoothing")
-    here, inside = local_index(env, targets, n, x.shape[last])
+    here, inside = own_rows(env, targets, n)
     column = (*targets.shape, 1)
     mine = Term(b, b.emit("dmlc.take_along", x, reshaped(b, here.value, column), dim=last))
     share = Term(b, reshaped(b, inside.value, column)).select(mine, 0)
@@ -175,7 +154,7 @@ def sharded_rms_norm(op: Op) -> list[Strategy]:
 
 def synchronised_batch_norm(op: Op) -> list[Strategy]:
     """The batch split under statistics of the whole batch: sum, then sum of squares about the mean, are all-reduced per channel."""
-    if attribute(op, "groups") != 1:
+    if attribute(op, "groups") is not None:
         return []
 
     def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
