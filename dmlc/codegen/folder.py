@@ -42,8 +42,8 @@ def source_of(package: str, name: str) -> str:
 
 
 def prelude_text() -> str:
-    """Both preludes as one file."""
-    text = source_of("dmlc.interpret", "prelude.py") + "\n\n" + source_of("dmlc.interpret", "prelude_shards.py")
+    """All preludes as one file."""
+    text = "\n\n".join(source_of("dmlc.interpret", f"{name}.py") for name in ("prelude", "prelude_nn", "prelude_windows", "prelude_shards"))
     names = "\n\n__all__ = [name for name in list(globals()) if not name.startswith(\"__\")]\n"
     return text + names
 

@@ -177,10 +177,10 @@ def _launch_lines(body: KernelBody, launch: Launch) -> list[str]:
 
 def _imports(kernels: Iterable[Emitted], prelude: str) -> str:
     """What the PyTorch texts use beyond torch."""
-    from dmlc.interpret import prelude as helpers
+    from dmlc.interpret.evaluate import HELPERS
 
     text = "\n".join(k.reference for k in kernels)
-    names = [n for n in sorted(vars(helpers)) if n not in ("torch",) and not n.startswith("_") and re.search(rf"(?<![\w.]){n}\b(?=[.(])", text)]
+    names = [n for n in sorted(HELPERS) if n not in ("torch",) and not n.startswith("_") and re.search(rf"(?<![\w.]){n}\b(?=[.(])", text)]
     return f"from {prelude} import {', '.join(names)}\n" if names else ""
 
 
