@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +77,22 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     importer.bind_initializers(graph, frame, overridable)
     for name in (v.name for v in graph.input if v.name in overridable):
         program.weight(_weight(frame, name), "const")
-    results = importer.run(graph.node, [v.name for v in graph.output], frame)
+    with _noting_defaults(binder):
+        results = importer.run(graph.node, [v.name for v in graph.output], frame)
     importer.raise_unsupported()
     program.loc = Loc(str(path))
     program.finish([(v.name, _output(importer, r)) for v, r in zip(graph.output, results)])
     return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks)
+
+
+@contextmanager
+def _noting_defaults(binder: SizeBinder) -> Iterator[None]:
+    """An error inside the graph may come from a size that nobody chose: say which there are."""
+    try:
+        yield
+    except DmlcError as e:
+        chosen = ", ".join(f"{s.name} = {s.size}" for s in binder.table() if s.why.startswith("default"))
+        raise DmlcError(e.message, e.loc, (*e.notes, f"sizes chosen by default: {chosen} (others with --dim or --shape)") if chosen else e.notes) from None
 
 
 def _bind_inputs(binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:

@@ -45,6 +45,11 @@ class _Input:
     dims: list[int | str]  # an unnamed open dim is called `name[i]`
 
 
+def _is_name(symbol: str) -> bool:
+    """Some exporters write `?` or `-1` for every open dim, which ties none of them together."""
+    return any(c.isalpha() for c in symbol) and symbol.lower() not in ("none", "null", "unk", "unknown")
+
+
 class SizeBinder:
     """Binds each open size once. Named sizes of the file are shared between inputs; an unnamed one is called `input[dim]`."""
 
@@ -85,7 +90,7 @@ class SizeBinder:
         dims: list[int | str] = []
         for i, d in enumerate(tensor.shape.dim):
             fixed = d.HasField("dim_value") and d.dim_value >= 0
-            dims.append(d.dim_value if fixed else d.dim_param or f"{value.name}[{i}]")
+            dims.append(d.dim_value if fixed else d.dim_param if _is_name(d.dim_param) else f"{value.name}[{i}]")
         return _Input(value.name, dtype, dims)
 
     def _check_names(self, dims: Mapping[str, int]) -> None:
@@ -116,6 +121,8 @@ class SizeBinder:
                 self._bind_one(i.name, d, declared, size)
 
     def _bind_one(self, name: str, d: int, declared: int | str, size: int) -> None:
+        if size < 0:
+            raise DmlcError(f"dim {d} of input '{name}' is given as {size}")
         known = declared if isinstance(declared, int) else self.bound.get(declared, (size, ""))[0]
         if known != size:
             why = "the file fixes it" if isinstance(declared, int) else f"'{declared}' is"

@@ -89,9 +89,14 @@ def python_value(array: np.ndarray, dtype: str) -> bool | int | float:
     return shortest(first) if dtype == "f32" else to_torch(np.asarray(first), dtype).item()
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def shortest(number: float) -> float:
     """The shortest decimal that rounds to the same f32. Exporters wrote such a number, and PyTorch's programs hold it."""
-    return float(str(np.float32(number)))
+    exact = np.float32(number)
+    short = float(str(exact))
+    return short if abs(short) <= _LARGEST else float(exact)
 
 
 def array_from(values: object, dtype: str) -> np.ndarray:

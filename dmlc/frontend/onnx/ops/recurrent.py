@@ -21,10 +21,12 @@ Step = Callable[[Tensor, list[Tensor]], list[Tensor]]
 
 @dataclass
 class Direction:
-    """One direction's weights: input product of all steps [t, b, gates * h], recurrent weight [gates * h, h], its bias, peepholes, start states."""
+    """One direction: input product of all steps [t, b, gates * h], `product` of a state with the recurrent weight [gates * h, h], its bias,
+    peepholes, start states."""
 
     inputs: Tensor
-    recurrent: Tensor
+    weight: Tensor
+    product: Activation
     bias: Tensor | None
     peepholes: Tensor | None
     states: list[Tensor]
@@ -66,7 +68,15 @@ def _clipped(n: Node, f: Activation, clip: float) -> Activation:
     return lambda t: f(n.emit("dmlc.clamp", t, min=-clip, max=clip))
 
 
-def _recurrent(n: Node, gates: int, defaults: Sequence[str], state_operands: Sequence[int], make_step: Callable[[Node, Direction], Step]) -> list[Tensor]:
+def linear_product(n: Node, i: int, d: int) -> Activation:
+    """Product with direction d of operand i, whose rows are gates."""
+    weight = n.pick(n.param(i), 0, d)
+    return lambda t: n.emit("dmlc.linear", t, weight)
+
+
+def recurrent(
+    n: Node, gates: int, defaults: Sequence[str], state_operands: Sequence[int], make_step: Callable[[Node, Direction], Step], product: Callable[[Node, int, int], Activation] = linear_product
+) -> list[Tensor]:
     """Operands X, W, R, B, sequence_lens, then start states. Results Y and the last states."""
     kinds = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     direction = n.attr("direction", "forward")
@@ -79,7 +89,8 @@ def _recurrent(n: Node, gates: int, defaults: Sequence[str], state_operands: Seq
         raise Unsupported(f"a sequence of {steps} steps (1 to {MAX_STEPS} are written out)")
     _check_lengths(n, steps)
     activations = _activations(n, defaults, len(backwards))
-    runs = [_run(n, _direction(n, x, d, gates, state_operands, activations[d], b, batch_first), make_step, steps) for d, b in enumerate(backwards)]
+    directions = [_direction(n, x, d, gates, state_operands, activations[d], b, batch_first, product) for d, b in enumerate(backwards)]
+    runs = [_run(n, d, make_step, steps) for d in directions]
     dim = 2 if batch_first else 1
     y = stacked(n, [n.transpose(stacked(n, rows, 0), (1, 0, 2)) if batch_first else stacked(n, rows, 0) for rows, _ in runs], dim)
     return [y, *(stacked(n, [last[i] for _, last in runs], 1 if batch_first else 0) for i in range(len(state_operands)))]
@@ -93,11 +104,13 @@ def _check_lengths(n: Node, steps: int) -> None:
         raise Unsupported("sequences of different lengths")
 
 
-def _direction(n: Node, x: Tensor, d: int, gates: int, state_operands: Sequence[int], activations: list[Activation], backward: bool, batch_first: bool) -> Direction:
-    hidden = n.shape(2)[-1]
-    if n.attr("hidden_size", hidden) != hidden or n.shape(1)[1] != gates * hidden:
+def _direction(
+    n: Node, x: Tensor, d: int, gates: int, state_operands: Sequence[int], activations: list[Activation], backward: bool, batch_first: bool, product: Callable[[Node, int, int], Activation]
+) -> Direction:
+    hidden = n.attr("hidden_size", n.shape(2)[-1])
+    if not {hidden, gates * hidden} <= {*n.shape(1), *n.shape(2)}:
         raise DmlcError(f"weights {list(n.shape(1))} and {list(n.shape(2))} do not fit a hidden size of {n.attr('hidden_size', hidden)}")
-    inputs: Tensor = n.emit("dmlc.linear", x, n.pick(n.param(1), 0, d))
+    inputs = product(n, 1, d)(x)
     bias = n.pick(n.param(3), 0, d) if n.has(3) else None
     if bias is not None:
         inputs = n.pointwise("dmlc.add", inputs, n.slice(bias, 0, 0, gates * hidden))
@@ -105,7 +118,7 @@ def _direction(n: Node, x: Tensor, d: int, gates: int, state_operands: Sequence[
     batch = type_of(x).shape[1]
     states = [n.pick(n[i], 1 if batch_first else 0, d) if n.has(i) else n.full(0.0, n.dtype(0), (batch, hidden)) for i in state_operands]
     peepholes = n.pick(n.param(7), 0, d) if gates == 4 and n.has(7) else None
-    return Direction(inputs, n.pick(n.param(2), 0, d), bias, peepholes, states, activations, hidden, backward)
+    return Direction(inputs, n.pick(n.param(2), 0, d) if gates == 3 else n[2], product(n, 2, d), bias, peepholes, states, activations, hidden, backward)
 
 
 def _run(n: Node, d: Direction, make_step: Callable[[Node, Direction], Step], steps: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -130,12 +143,11 @@ def _plus(n: Node, t: Tensor, bias: Tensor | None) -> Tensor:
 def rnn(n: Node) -> list[Tensor]:
     def make(n: Node, d: Direction) -> Step:
         def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
-            recurrent = _plus(n, n.emit("dmlc.linear", states[0], d.recurrent), d.bias)
-            return [d.activations[0](n.pointwise("dmlc.add", x, recurrent))]
+            return [d.activations[0](n.pointwise("dmlc.add", x, _plus(n, d.product(states[0]), d.bias)))]
 
         return step
 
-    return _recurrent(n, 1, ("Tanh",), (5,), make)
+    return recurrent(n, 1, ("Tanh",), (5,), make)
 
 
 @op("GRU", *VERSIONS)
@@ -153,20 +165,20 @@ def gru(n: Node) -> list[Tensor]:
 
         return step
 
-    return _recurrent(n, 3, ("Sigmoid", "Tanh"), (5,), make)
+    return recurrent(n, 3, ("Sigmoid", "Tanh"), (5,), make)
 
 
 def _gru_gates(n: Node, d: Direction, x: Tensor, h: Tensor, f: Activation, g: Activation, before_reset: bool) -> tuple[Tensor, Tensor, Tensor]:
     if before_reset:
-        product = _plus(n, n.emit("dmlc.linear", h, d.recurrent), d.bias)
+        product = _plus(n, d.product(h), d.bias)
         update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
         candidate = n.pointwise("dmlc.mul", reset, _gate(n, product, 2, d.hidden))
         return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
     split = 2 * d.hidden
     x = _plus(n, x, d.bias)
-    product = n.emit("dmlc.linear", h, n.slice(d.recurrent, 0, 0, split))
+    product = n.emit("dmlc.linear", h, n.slice(d.weight, 0, 0, split))
     update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
-    candidate = n.emit("dmlc.linear", n.pointwise("dmlc.mul", reset, h), n.slice(d.recurrent, 0, split, 3 * d.hidden))
+    candidate = n.emit("dmlc.linear", n.pointwise("dmlc.mul", reset, h), n.slice(d.weight, 0, split, 3 * d.hidden))
     return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
 
 
@@ -175,7 +187,7 @@ def lstm(n: Node) -> list[Tensor]:
     """Gates i, o, f, c: C = f C + i c, H = o h(C); peepholes add a share of the cell to i, f (old cell) and o (new cell)."""
     if n.attr("input_forget", 0):
         raise Unsupported("input_forget = 1")
-    return _recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"), (5, 6), lstm_step)
+    return recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"), (5, 6), lstm_step)
 
 
 def lstm_step(n: Node, d: Direction) -> Step:
@@ -188,7 +200,7 @@ def lstm_step(n: Node, d: Direction) -> Step:
 
     def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
         hidden, cell = states
-        gates = n.pointwise("dmlc.add", x, _plus(n, n.emit("dmlc.linear", hidden, d.recurrent), d.bias))
+        gates = n.pointwise("dmlc.add", x, _plus(n, d.product(hidden), d.bias))
         i, o, forget, c = (_gate(n, gates, k, d.hidden) for k in range(4))
         kept = n.pointwise("dmlc.mul", f(peep(forget, 2, cell)), cell)
         cell = n.pointwise("dmlc.add", kept, n.pointwise("dmlc.mul", f(peep(i, 0, cell)), g(c)))
