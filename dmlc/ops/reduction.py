@@ -33,7 +33,10 @@ def check_dims(name: str, dims: Any, rank: int) -> None:
 
 
 class Reduction(OpDef):
-    """Over `dims` (none: the operand itself); `keepdim` leaves them with size 1."""
+    """Over `dims` (none: the operand itself); `keepdim` leaves them with size 1.
+
+    No Triton text: how a kernel reduces its columns is the row templates' business, by the combiner (`dmlc.ops.kernel.REDUCTIONS`).
+    """
 
     attributes = {"dims": REQUIRED, "keepdim": False}
     rule = staticmethod(reduction_rule)
@@ -82,7 +85,6 @@ class ReduceSum(Reduction):
     linear = [{0}]
     precision = "high"
     torch = staticmethod(lambda op: "torch.sum({0}, {dims}, keepdim={keepdim}, dtype={r0.dtype})" if attribute(op, "dims") else "{0}")
-    triton = "tl.sum({0}, {axis})"
     fold = staticmethod(exact("np.sum({0}, axis={dims}, keepdims={keepdim})"))
 
     @staticmethod
@@ -127,16 +129,6 @@ def exclusive_product(b: Builder, x: Value, dim: int) -> Value:
     return b.emit("dmlc.cumprod", b.emit("dmlc.concat", ones, head, dim=dim), dim=dim)
 
 
-def extremum_triton(name: str) -> Any:
-    """Triton's own reduction drops NaN."""
-
-    def text(op: Op) -> str:
-        plain = f"tl.{name}({{0}}, {{axis}})"
-        return f"tl.where(tl.sum(({{0}} != {{0}}).to(tl.int32), {{axis}}) > 0, float('nan'), {plain})" if op.result.tensor.is_float else plain
-
-    return staticmethod(text)
-
-
 class Extremum(Reduction):
     """NaN if any element is; over nothing, the identity (-inf or the smallest integer for max)."""
 
@@ -156,7 +148,6 @@ class ReduceMax(Extremum):
     name = "dmlc.reduce_max"
     combiner = "max"
     torch = "reduce_max({0}, {dims}, {keepdim})"
-    triton = extremum_triton("max")
     fold = staticmethod(rounded("np.max({0}, axis={dims}, keepdims={keepdim}) if {0}.size else None"))
 
 
@@ -166,7 +157,6 @@ class ReduceMin(Extremum):
     name = "dmlc.reduce_min"
     combiner = "min"
     torch = "reduce_min({0}, {dims}, {keepdim})"
-    triton = extremum_triton("min")
     fold = staticmethod(rounded("np.min({0}, axis={dims}, keepdims={keepdim}) if {0}.size else None"))
 
 
@@ -182,7 +172,6 @@ class ReduceAnd(Truth):
     name = "dmlc.reduce_and"
     combiner = "and"
     torch = staticmethod(lambda op: "torch.all({0}, {dims}, keepdim={keepdim})" if attribute(op, "dims") else "{0}")
-    triton = "tl.min({0}.to(tl.int32), {axis}) != 0"
     fold = staticmethod(exact("np.all({0}, axis={dims}, keepdims={keepdim})"))
 
 
@@ -192,30 +181,4 @@ class ReduceOr(Truth):
     name = "dmlc.reduce_or"
     combiner = "or"
     torch = staticmethod(lambda op: "torch.any({0}, {dims}, keepdim={keepdim})" if attribute(op, "dims") else "{0}")
-    triton = "tl.max({0}.to(tl.int32), {axis}) != 0"
     fold = staticmethod(exact("np.any({0}, axis={dims}, keepdims={keepdim})"))
-
-
-class LogSumExp(Reduction):
-    """log of the sum of e^x, without overflow; -inf over nothing."""
-
-    name = "dmlc.logsumexp"
-    kind = "float"
-    sample_dtypes = ("f32",)
-    rule = staticmethod(lambda op: reduction_rule(op, "!"))
-    precision = "high"
-    torch = staticmethod(lambda op: "torch.logsumexp({0}, {dims}, keepdim={keepdim})" if attribute(op, "dims") else "{0}")
-
-    @staticmethod
-    def vjp(b: Builder, op: Op, grads: Sequence[Value]) -> list[Value | None]:
-        weights = (Term(b, op.operands[0]) - Term(b, kept(b, op, op.result))).exp()
-        return [(weights * Term(b, kept(b, op, grads[0]))).value]
-
-    @staticmethod
-    def decompose(b: Builder, op: Op) -> list[Value]:
-        """log(sum(e^(x - m))) + m; an infinite m is left out of the difference, where it would give NaN."""
-        x, dims = Term(b, op.operands[0]), attribute(op, "dims")
-        m = x.reduce_max(dims=dims, keepdim=True)
-        m = m.isinf().select(0, m)
-        total = (x - m).exp().reduce_sum(dims=dims, keepdim=True).log() + m
-        return [total.value if attribute(op, "keepdim") else b.emit("dmlc.reshape", total.value, types=[op.result.type])]

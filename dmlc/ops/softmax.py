@@ -1,7 +1,8 @@
-"""Softmax and its logarithm over one dim, which is whole for the rule; a strategy splits it."""
+"""Softmax, its logarithm, and the logarithm of a sum of exponentials: the dim is whole for the rule; a strategy splits it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
@@ -10,7 +11,7 @@ from dmlc.ir.types import TensorType
 from dmlc.ops import strategies
 from dmlc.ops.base import REQUIRED, OpDef, Sample, attribute
 from dmlc.ops.emit import cast, f32, wide
-from dmlc.ops.reduction import check_dims
+from dmlc.ops.reduction import Reduction, check_dims, kept, reduction_rule
 from dmlc.ops.scan import whole_dim
 from dmlc.ops.terms import Term
 
@@ -81,3 +82,29 @@ class LogSoftmax(OverDim):
     def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         g, y, dims = Term(b, wide(b, grads[0])), Term(b, wide(b, op.result)), (attribute(op, "dim"),)
         return [cast(b, (g - y.exp() * g.reduce_sum(dims=dims, keepdim=True)).value, op.result.dtype)]
+
+
+class LogSumExp(Reduction):
+    """log of the sum of e^x, without overflow; -inf over nothing."""
+
+    name = "dmlc.logsumexp"
+    kind = "float"
+    sample_dtypes = ("f32",)
+    rule = staticmethod(lambda op: reduction_rule(op, "!"))
+    precision = "high"
+    strategies = strategies.sharded_logsumexp
+    torch = staticmethod(lambda op: "torch.logsumexp({0}, {dims}, keepdim={keepdim})" if attribute(op, "dims") else "{0}")
+
+    @staticmethod
+    def vjp(b: Builder, op: Op, grads: Sequence[Value]) -> list[Value | None]:
+        weights = (Term(b, op.operands[0]) - Term(b, kept(b, op, op.result))).exp()
+        return [(weights * Term(b, kept(b, op, grads[0]))).value]
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        """log(sum(e^(x - m))) + m; an infinite m is left out of the difference, where it would give NaN."""
+        x, dims = Term(b, op.operands[0]), attribute(op, "dims")
+        m = x.reduce_max(dims=dims, keepdim=True)
+        m = m.isinf().select(0, m)
+        total = (x - m).exp().reduce_sum(dims=dims, keepdim=True).log() + m
+        return [total.value if attribute(op, "keepdim") else b.emit("dmlc.reshape", total.value, types=[op.result.type])]

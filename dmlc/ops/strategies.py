@@ -74,10 +74,11 @@ def _picked(env: Any, op: Op, x: Value, targets: Value, n: int) -> Term:
 
 
 def _sharded_exponentials(env: Any, x: Value, dim: int, n: int) -> tuple[Term, Term, Term, Term]:
-    """e^(x - m), its sum over all ranks, x - m and m, with m the maximum over all ranks. In padding e is 0."""
+    """e^(x - m), its sum over all ranks, x - m and m, with m the maximum over all ranks, or 0 if that is infinite. In padding e is 0."""
     b = env.b
     x = masked(env, x, dim, n, "max")
     m = Term(b, env.all_reduce(b.emit("dmlc.reduce_max", x, dims=(dim,), keepdim=True), "max"))
+    m = m.isinf().select(0, m)
     shifted = Term(b, x) - m
     e = shifted.exp()
     return e, Term(b, env.all_reduce(e.reduce_sum(dims=(dim,), keepdim=True).value, "sum")), shifted, m
