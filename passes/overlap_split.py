@@ -119,18 +119,21 @@ def sorted_ops(ops: Sequence[Op]) -> list[Op]:
 
 
 def _growth(members: dict[Op, None]) -> Iterator[list[Op]]:
-    """Sets of ops to add, one after the other."""
-    for op in list(members):
-        for value in op.operands:
-            maker = value.op
-            if maker is not None and maker not in members and maker.block is op.block and is_splittable(maker) and not is_collective(maker):
-                if all(u in members for r in maker.results for u in r.users) and not _is_end(op, members):
-                    yield [maker]
-    for op in list(members):
+    """Sets of ops to add, one after the other: a producer, or all outside readers of a value."""
+    inner = [op for op in members if not _is_end(op, members)]
+    for op in inner:
+        for maker in dict.fromkeys(v.op for v in op.operands if v.op is not None and v.op not in members):
+            if _may_join(maker, op) and all(u in members for r in maker.results for u in r.users):
+                yield [maker]
+    for op in inner:
         for value in op.results:
             outside = [u for u in value.users if u not in members]
-            if outside and not _is_end(op, members) and all(u.block is op.block and is_splittable(u) and not is_collective(u) for u in outside):
+            if outside and all(_may_join(u, op) for u in outside):
                 yield outside
+
+
+def _may_join(op: Op, neighbour: Op) -> bool:
+    return op.block is neighbour.block and is_splittable(op) and not is_collective(op)
 
 
 def _is_end(op: Op, members: dict[Op, None]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module, Op
-from dmlc.ops.comm import is_collective, is_start
+from dmlc.ops.comm import is_start
 from dmlc.passes import _chunking
 from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
@@ -39,19 +39,18 @@ class TensorPartition(Pass):
         choice = decide(graph, Choice.of(module, order=False), cost, self.chunks, self.force)
         for op in large(graph, cost):
             if op.id not in choice.chunks:
-                context.remark(op, "not split: nothing more urgent waits behind it")
+                context.remark(op, "not split: the program would not get shorter")
         return apply(module, choice)
 
 
 def large(graph: UnitGraph, cost: CostModel) -> list[Op]:
     """Synchronous collectives of one tensor that take longer than two start-ups, longest first."""
-    found = []
-    for node in graph.nodes:
-        op = node.op
-        if is_collective(op) and not is_start(op) and len(op.operands) == 1 and node.key is not None:
-            if node.cost.time > 2 * cost.startup(op.name.split(".")[1], op.attrs["axes"], graph.mesh):
-                found.append(op)
-    return sorted(found, key=lambda op: -graph.nodes[graph.by_id[op.id]].cost.time)
+    found = [n for n in graph.nodes if n.key is not None and not is_start(n.op) and len(n.op.operands) == 1 and n.cost.time > 2 * _startup(n.op, graph, cost)]
+    return [n.op for n in sorted(found, key=lambda n: -n.cost.time)]
+
+
+def _startup(op: Op, graph: UnitGraph, cost: CostModel) -> int:
+    return cost.startup(op.name.split(".")[1], op.attrs["axes"], graph.mesh)
 
 
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:

@@ -67,7 +67,7 @@ def storages(nodes: Sequence[Sequence[Op]], arguments: Sequence[Value] = (), kep
     """
     ops = [op for node in nodes for op in node]
     position = {op: i for i, node in enumerate(nodes) for op in node}
-    maker: dict[Value, int] = {v: -1 for v in arguments}
+    maker: dict[Value, int] = dict.fromkeys(arguments, -1)
     readers: dict[Value, dict[int, None]] = {}
     for op in ops:
         for value in outside_values(op):

@@ -14,7 +14,6 @@ from typing import Any
 
 from dmlc.cost import Cost, CostModel
 from dmlc.cost.model import bytes_of
-from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, Function, Op
 from dmlc.ir.sharding import Mesh
