@@ -11,6 +11,7 @@ from dmlc.interpret.evaluate import NAMES
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.registry import lookup
 from dmlc.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ class Call:
         """A plain argument: symbolic sizes become integers; None if the operator has no such argument."""
         return self.plain(self.arguments.get(name))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
     def plain(self, argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):
             return [self.plain(a) for a in argument]
@@ -154,8 +158,10 @@ class Call:
     # ------------------------------------------------------------ emitting
 
     def op(self, name: str, *operands: Value, types: Sequence[Type] | None = None, label: str = "", **attrs: Any) -> Op:
-        """Emit one op; `label` is appended to its `dmlc.name`."""
+        """Emit one op; `label` is appended to its `dmlc.name`. Attributes that equal their defaults are left out."""
         builder: Builder = self.importer.builder
+        defaults = lookup(name).attributes
+        attrs = {k: v for k, v in attrs.items() if k not in defaults or v != defaults[k] or type(v) is not type(defaults[k])}
         attrs["dmlc.name"] = self.importer.name(self.node) + (f".{label}" if label else "")
         return builder.op(name, operands, attrs, types)
 
@@ -172,21 +178,21 @@ class Call:
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         shape = tuple(shape)
-        return value if value.shape == shape else self.emit("reshape", value, types=[value.tensor.with_shape(shape)], label="reshape")
+        return value if value.shape == shape else self.emit("reshape", value, types=[value.tensor.with_shape(shape)])
 
     def broadcast(self, value: Value, shape: Sequence[int]) -> Value:
         shape = tuple(shape)
-        return value if value.shape == shape else self.emit("broadcast", value, types=[value.tensor.with_shape(shape)], label="broadcast")
+        return value if value.shape == shape else self.emit("broadcast", value, types=[value.tensor.with_shape(shape)])
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
         perm = tuple(perm)
-        return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, label="transpose", perm=perm)
+        return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, perm=perm)
 
     def slice(self, value: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
         """Elements start, start + step, … below stop of a dim (bounds already within it)."""
         if (start, stop, step) == (0, value.shape[dim], 1):
             return value
-        return self.emit("slice", value, label="slice", dim=dim, start=start, stop=stop, step=step)
+        return self.emit("slice", value, dim=dim, start=start, stop=stop, step=step)
 
     def mean(self, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
         """Sum times 1/n; NaN over nothing."""
