@@ -19,11 +19,12 @@ MAX_ITERATIONS = 1024
 @op("If", 1, 11, 13, 16, 19, *REFINED, static=True)
 def if_(n: Node) -> list[Tensor | Poison]:
     """A condition that depends on the data runs both branches and selects, when their results have the same types."""
-    then, other = n.attr("then_branch"), n.attr("else_branch")
     condition = n.number(0)
     if condition is not None:
-        return _branch(n, then if condition else other)
-    branches = [_branch(n, b) for b in (then, other)]
+        return _branch(n, "then" if condition else "else")
+    branches = _possible_branches(n)
+    if len(branches) == 1:
+        return branches[0]
     if any(isinstance(t, Poison) for b in branches for t in b):
         return [POISON] * len(n.proto.output)
     pairs = list(zip(*branches, strict=True))
@@ -33,8 +34,25 @@ def if_(n: Node) -> list[Tensor | Poison]:
     return [n.select(flag, a, b) for a, b in pairs]  # type: ignore[arg-type]
 
 
-def _branch(n: Node, graph: onnx.GraphProto) -> list[Tensor | Poison]:
-    return n.importer.subgraph(graph, n, [], f".{graph.name or 'branch'}")
+def _branch(n: Node, which: str) -> list[Tensor | Poison]:
+    return n.importer.subgraph(n.attr(f"{which}_branch"), n, [], f".{which}")
+
+
+def _possible_branches(n: Node) -> list[list[Tensor | Poison]]:
+    """Both branches; only one of them when the other is impossible with the sizes at hand, so that no valid run takes it."""
+    branches, errors = [], []
+    for which in ("then", "else"):
+        listed = len(n.importer.unsupported)
+        try:
+            branches.append(_branch(n, which))
+        except DmlcError as e:
+            del n.importer.unsupported[listed:]
+            errors.append((which, e))
+    if len(errors) == 2:
+        raise errors[0][1]
+    for which, e in errors:
+        n.importer.remark(n, f"the {which} branch cannot run with these sizes ({e.loc}: {e.message}), so the other one is always taken")
+    return branches
 
 
 @op("Loop", 1, 11, 13, 16, 19, *REFINED, static=True)
