@@ -9,6 +9,7 @@ from typing import Any
 
 from dmlc.ir.attributes import AttrDict, Axes, DenseResource, Sharding, SymbolRef
 from dmlc.ir.dims import Dim
+from dmlc.ir.lexer import unescape_key
 from dmlc.ir.suggest import did_you_mean
 from dmlc.ir.type_parser import ALIASES, TypeParser
 from dmlc.ir.types import DTYPES, FLOATS
@@ -62,7 +63,7 @@ class AttributeParser(TypeParser):
         start, text = self.at, self.texts[self.at]
         self.at += 1
         if "." not in text and self.kinds[self.at] == "ident" and self.tokens.starts[self.at] == self.tokens.span(start)[1]:
-            self.fail(f"'{text}{self.texts[self.at]}' is not a number; a decimal number has a point, such as 1.0e-05", start)
+            self.fail(f"'{text}{self.texts[self.at]}…' is not a number; a decimal number has a point, such as 1.0e-05", start)
         scalar = self.scalar_type() if self.accept(":") else ("f64" if "." in text else "i64")
         return self._number(text, scalar, start)
 
@@ -86,11 +87,11 @@ class AttributeParser(TypeParser):
     def _float(self, text: str, scalar: str, index: int) -> float:
         if "0x" not in text:
             return float(text)
-        integer, real, bits = FLOAT_BITS.get(scalar, (None, None, 0))
+        integer, real, bits = FLOAT_BITS.get(scalar, ("", "", 0))
         value = self._integer(text, index)
         if scalar == "bf16":
             integer, real, bits, value = "<I", "<f", 32, value << 16
-        if integer is None or not 0 <= value < 1 << bits:
+        if not 0 <= value < 1 << bits:
             self.fail(f"{text} does not give the bits of an {scalar}", index)
         return struct.unpack(real, struct.pack(integer, value))[0]
 
@@ -114,10 +115,11 @@ class AttributeParser(TypeParser):
     def dense_resource(self) -> DenseResource:
         """`dense_resource<key> : tensor<...>` after its keyword."""
         self.expect("<", "after 'dense_resource'")
+        quoted = self.kinds[self.at] == "string"
         key = self.word("a resource's key")
         self.expect(">", "after a resource's key")
         self.expect(":", "before a resource's type")
-        return DenseResource(key, self.tensor_type())
+        return DenseResource(key if quoted else unescape_key(key), self.tensor_type())
 
     def dialect_attribute(self) -> Any:
         name = self.texts[self.at]

@@ -10,7 +10,7 @@ from typing import Any
 
 from dmlc.ir.attributes import AttrDict, Axes, DenseResource, Sharding, SymbolRef
 from dmlc.ir.dims import Dim
-from dmlc.ir.lexer import quote
+from dmlc.ir.lexer import escape_key, quote
 from dmlc.ir.types import FunctionType, FutureType, TensorType, Type
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*", re.ASCII)
@@ -117,7 +117,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     dict: dictionary_text,
     list: lambda v: f"[{', '.join(map(attribute_text, v))}]",
     SymbolRef: lambda v: symbol_text(v.name),
-    DenseResource: lambda v: f"dense_resource<{bare_or_quoted(v.key)}> : {type_text(v.type)}",
+    DenseResource: lambda v: f"dense_resource<{escape_key(v.key)}> : {type_text(v.type)}",
     Dim: lambda v: f'#dmlc.dim<"{v}">',
     Axes: _axes_text,
     Sharding: _sharding_text,

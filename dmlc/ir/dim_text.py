@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from dmlc.ir.dims import Dim, Quotient, Size, Terms, ceildiv, floordiv, make, mod, symbol, terms_of, wrap
 from dmlc.ir.location import DmlcError
@@ -111,6 +112,7 @@ class _Parser:
         return symbol(token)
 
 
+@lru_cache(maxsize=16384)
 def parse(text: str) -> Size:
     """See `dmlc.ir.dims.parse_dim`."""
     try:

@@ -132,6 +132,24 @@ def _quoted_char(c: str) -> str:
     return c if c.isprintable() else "".join(f"\\{b:02X}" for b in c.encode("utf-8", "replace"))
 
 
+def escape_key(key: str) -> str:
+    """A bare identifier for any key: other characters become `$` and two hexadecimal digits a byte; xDSL takes no strings as resource keys."""
+    text = "".join(c if c in _KEY_CHARS else "".join(f"${b:02X}" for b in c.encode("utf-8", "replace")) for c in key)
+    return text if text and (text[0].isalpha() or text[0] == "_") else "_$$" + text
+
+
+def unescape_key(text: str) -> str:
+    """The key an identifier stands for."""
+    raw = re.sub(r"\$([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text.removeprefix("_$$"), flags=re.ASCII)
+    try:
+        return raw.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return text
+
+
+_KEY_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.")
+
+
 def split_input(text: str) -> list[tuple[str, int]]:
     """The pieces of a text between `// -----` lines, each with the number of its first line."""
     pieces, start = [], 0

@@ -93,9 +93,9 @@ class Parser(OperationParser):
         return op
 
     def return_(self, name_at: int) -> Op:
-        """`func.return %a, %b : type, type` after its name."""
-        uses = self._operands(generic=False)
+        """`func.return {attributes} %a, %b : type, type` after its name."""
         attrs = self.dictionary() if self._at_dictionary() else {}
+        uses = self._operands(generic=False)
         types: list[Type] = []
         types_at = self.at
         if self.accept(":"):

@@ -214,7 +214,7 @@ class Printer:
         operands = ", ".join(map(self.names.use, op._operands))
         types = ", ".join(type_text(v.type) for v in op._operands)
         attrs = self._attributes(op)
-        text = f"{indent}func.return" + (f" {operands}" if operands else "") + (f" {attrs}" if attrs else "")
+        text = f"{indent}func.return" + (f" {attrs}" if attrs else "") + (f" {operands}" if operands else "")
         self.lines.append(text + (f" : {types}" if types else "") + _loc_text(op.loc))
 
 
