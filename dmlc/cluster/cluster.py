@@ -33,10 +33,12 @@ class Link:
 
 MICROSECOND = 1_000_000
 
-# NVLink bandwidths are of one direction; the network is one 400 Gb/s (h100) or 200 Gb/s (a100) adapter a GPU. Alphas: NCCL's ring
+# NVLink bandwidths are of one direction; the network is one 400 Gb/s (h100 and later) or 200 Gb/s (a100) adapter a GPU. Alphas: NCCL's ring
 # latencies a hop (tuning.cc) and, for the cpu, Gloo over loopback.
 DEFAULT_LINKS: dict[str, tuple[Link, ...]] = {
     "h100": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "h200": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "b200": (Link("nvlink", 8, 2 * MICROSECOND, 720 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
     "a100": (Link("nvlink", 8, 3 * MICROSECOND, 230 * GIGA), Link("network", 0, 10 * MICROSECOND, 22 * GIGA)),
     "cpu": (Link("loopback", 0, 60 * MICROSECOND, GIGA, "estimate"),),
 }
@@ -104,7 +106,9 @@ class Cluster:
 
     @classmethod
     def of(cls, module: Module, default: str = "h100") -> Cluster:
-        """The module's cluster; without the attribute, `default` devices, as many as its mesh has ranks."""
+        """The module's cluster; without the attribute, `default` devices, as many as its mesh has ranks. A memory cap that the
+        request (`dmlc.request`) names is the limit."""
         attr = module.attrs.get("dmlc.cluster")
         cluster = cls.named(default) if attr is None else cls.from_attr(attr)
-        return replace(cluster, count=max(cluster.count, Mesh.of(module).devices))
+        limit = module.attrs.get("dmlc.request", {}).get("memory", cluster.memory_limit)
+        return replace(cluster, count=max(cluster.count, Mesh.of(module).devices), memory_limit=limit)

@@ -1,6 +1,6 @@
 """Accelerators: peak rates, memory, bandwidth.
 
-Rates are dense (vendor sheets since Hopper print 2:4-sparse ones, twice as high). Sources: NVIDIA A100 and H100 data sheets as
+Rates are dense (vendor sheets since Hopper print 2:4-sparse ones, twice as high). Sources: NVIDIA A100, H100, H200 and B200 data sheets as
 collected in stas00/ml-engineering (compute/accelerator) and torch/_inductor/analysis/device_info.py; the `cpu` row is two cores
 of a current server with AVX-512, shared by the ranks of a test run.
 """
@@ -53,6 +53,8 @@ DEVICES: dict[str, Device] = {
     d.name: d
     for d in (
         _gpu("h100", 67_000, 67_000, 989_000, 1_979_000, memory=80, bandwidth=3350),
+        _gpu("h200", 67_000, 67_000, 989_000, 1_979_000, memory=141, bandwidth=4800),
+        _gpu("b200", 40_000, 80_000, 2_250_000, 4_500_000, memory=192, bandwidth=8000),
         _gpu("a100", 19_500, 19_500, 312_000, 312_000, memory=80, bandwidth=2039),
         Device("cpu", AttrDict(f64=20 * GIGA, f32=40 * GIGA, bf16=40 * GIGA), 8 * GIGA, 10 * GIGA, 5_000_000, "estimate"),
     )

@@ -11,6 +11,7 @@
     groups      dmlc.group       on ops         number of the fused group
     buckets     dmlc.bucket      on collectives number of the bucket
     chunks      dmlc.chunks      on ops         how many pieces
+    layout      dmlc.layout      on ops         order of the dims in memory
     order       the ops' order in each region
 """
 
@@ -28,7 +29,7 @@ from dmlc.ir.core import Block, Function, Module, Op
 Id = str
 Map = AttrDict
 
-OP_MAPS = {"places": "dmlc.place", "stage": "dmlc.stage", "precision": "dmlc.precision", "prefetch": "dmlc.prefetch", "chunks": "dmlc.chunks"}
+OP_MAPS = {"places": "dmlc.place", "stage": "dmlc.stage", "precision": "dmlc.precision", "prefetch": "dmlc.prefetch", "chunks": "dmlc.chunks", "layout": "dmlc.layout"}
 ARGUMENT_MAPS = {"storage": "dmlc.storage", "regather": "dmlc.regather"}
 SETS = {"groups": "dmlc.group", "buckets": "dmlc.bucket"}
 NOT_ORDERED = TERMINATORS | {"comm.wait"}
@@ -49,6 +50,7 @@ class Choice:
     groups: tuple[tuple[Id, ...], ...] = ()
     buckets: tuple[tuple[Id, ...], ...] = ()
     chunks: Map = field(default_factory=Map)
+    layout: Map = field(default_factory=Map)
     order: Map = field(default_factory=Map)
 
     def with_(self, **changes: Any) -> Choice:
