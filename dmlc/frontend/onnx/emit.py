@@ -127,15 +127,14 @@ class Emit:
         return self.emit("dmlc.select", *self._shrunk([condition, *branches]))
 
     def _shrunk(self, operands: Sequence[Tensor]) -> list[Tensor]:
-        """Known arrays of one repeated value as rank-0 scalars, as long as the result keeps its shape."""
+        """Known arrays without the dims along which they only repeat, as far as the result keeps its shape."""
         result = [t.read() if isinstance(t, Weight) and t.constant_like else t for t in operands]
-        whole = broadcast_shape([type_of(t).shape for t in result])
         for i, t in enumerate(result):
-            if isinstance(t, Known) and t.shape and (number := t.uniform) is not None:
-                scalar = Known(t.array.reshape(-1)[0], t.dtype, t.name)
-                rest = [type_of(scalar if k == i else other).shape for k, other in enumerate(result)]
-                if broadcast_shape(rest) == whole:
-                    result[i] = self.full(number, t.dtype)
+            if isinstance(t, Known) and t.array.size > 1:
+                others = [type_of(other).shape for k, other in enumerate(result) if k != i]
+                result[i] = _unrepeated(t, broadcast_shape([*others, ()]))
+            elif isinstance(t, Known) and t.array.size == 1 and len(t.shape) <= max(len(type_of(other).shape) for k, other in enumerate(result) if k != i):
+                result[i] = Known(t.array.reshape(()), t.dtype, t.name)
         return result
 
     def reshape(self, t: Tensor, shape: Sequence[int]) -> Tensor:
@@ -191,6 +190,24 @@ class Emit:
         for step in steps:
             t = step(t)
         return t
+
+
+def _unrepeated(known: Known, rest: Sequence[int]) -> Known:
+    """The array with size 1 along dims that only repeat and that the other operands' shape `rest` has anyway; rank 0 when nothing is left."""
+    array = known.array
+    for d in range(array.ndim):
+        place = len(rest) - array.ndim + d
+        if array.shape[d] > 1 and place >= 0 and rest[place] == array.shape[d]:
+            first = array.take([0], axis=d)
+            array = first if _same_bits(array, first) else array
+    if array.size == 1 and array.ndim <= len(rest):
+        array = array.reshape(())
+    return known if array is known.array or array.shape == known.shape else Known(array, known.dtype, known.name)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    return bool((a.view(bits) == b.view(bits)).all())
 
 
 def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ a tensor op needs them. All nodes that cannot be imported are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,9 +106,9 @@ class Importer:
         self.bind_initializers(graph, frame)
         return self.run(graph.node, [v.name for v in graph.output], frame)
 
-    def function(self, body: onnx.FunctionProto, node: Node) -> list[Tensor | Poison]:
-        """Import a function's body in place of a node that calls it."""
-        attributes = {a.name: a for a in body.attribute_proto} | node.attributes
+    def function(self, body: onnx.FunctionProto, node: Node, defaults: Mapping[str, onnx.AttributeProto]) -> list[Tensor | Poison]:
+        """Import a function's body in place of a node that calls it; `defaults` stand in for attributes the node leaves out."""
+        attributes = defaults | {a.name: a for a in body.attribute_proto} | node.attributes
         frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=_deeper(node.frame))
         frame.scope.update({name: t for name, t in zip(body.input, node.operands) if t is not None})
         absent = set(body.input) - set(frame.scope)
@@ -154,7 +154,7 @@ class Importer:
         self.program.loc = Loc(name)
         node = Node(self, frame, proto, name, since, present, self.program)
         if body is not None:
-            return self.function(body, node)
+            return self.function(body, node, {} if local else _schema_defaults(proto.op_type, since))
         assert handler is not None
         return self._folded(node, domain, handler) or _listed(handler(node))
 
@@ -198,6 +198,11 @@ class Importer:
         notes = [f"{operator} ({len(names)}×: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}): {why}" for (operator, why), names in by_operator.items()]
         operators = list(dict.fromkeys(o for o, _, _ in self.unsupported))
         raise DmlcError(f"unsupported: {', '.join(operators)}", Loc(str(self.path)), tuple(notes[:MAX_LISTED]))
+
+
+def _schema_defaults(name: str, since: int) -> dict[str, onnx.AttributeProto]:
+    attributes = onnx.defs.get_schema(name, since, "").attributes
+    return {key: a.default_value for key, a in attributes.items() if a.default_value.type}
 
 
 def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
