@@ -16,6 +16,7 @@ from dmlc.passes import _raise_activations, _raise_norms
 from dmlc.passes._known import Known
 from dmlc.passes._raise_attention import Attention
 from dmlc.passes._raise_masks import KnownMask, KnownTruth, Positions, WholeIndex, grouped_heads, unbroadcast_mask
+from dmlc.passes.dce import erase_unused
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -31,7 +32,10 @@ class RaiseComposites(Pass):
 
     def run(self, module: Module, context: Context) -> bool:
         known = Known(module, context, self.limit)
-        return apply_patterns(module.main, patterns(known, context))
+        changed = apply_patterns(module.main, patterns(known, context))
+        if changed:
+            erase_unused(module.main.body)
+        return changed
 
 
 def patterns(known: Known, context: Context) -> list[Pattern]:

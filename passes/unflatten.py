@@ -17,6 +17,7 @@ from dmlc.ir.registry import lookup
 from dmlc.ir.rewriter import Rewriter, apply_patterns, pattern
 from dmlc.ops.base import attribute
 from dmlc.ops.pointwise import Pointwise
+from dmlc.passes.dce import erase_unused
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -28,7 +29,10 @@ class Unflatten(Pass):
     requires: ClassVar[tuple[str, ...]] = ("global",)
 
     def run(self, module: Module, context: Context) -> bool:
-        return apply_patterns(module.main, [merge_reshapes, sink])
+        changed = apply_patterns(module.main, [merge_reshapes, sink])
+        if changed:
+            erase_unused(module.main.body)
+        return changed
 
 
 @dataclass(frozen=True)
