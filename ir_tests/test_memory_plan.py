@@ -184,4 +184,4 @@ builtin.module {
     loop = next(op for op in module.main.body if op.name == "dmlc.microbatch")
     values = {o for op in module.main.body for o in op.attrs.get("dmlc.offset", ())}
     assert loop.attrs["dmlc.scratch"] not in values
-    assert module.attrs["dmlc.arena"] == 3 * 256  # a, the loop's result, and one value inside
+    assert module.main.op.attrs["dmlc.arena"] == 3 * 256  # a, the loop's result, and one value inside

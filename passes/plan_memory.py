@@ -2,7 +2,7 @@
 
 Attributes: `dmlc.offset` on an op, one entry a result (of a start: a delivered value), -1 where the result has no buffer of its own
 (a view, an output, which its caller owns); `dmlc.in_place = i` where the result takes operand i's buffer over; `dmlc.scratch` on a
-loop, where its body's own arena begins; `dmlc.arena` on the module, bytes in all.
+loop, where its body's own arena begins; `dmlc.arena` on the function, bytes in all.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def apply(module: Module, plan: MemoryPlan) -> bool:
     """Write the plan into the text."""
     before = [dict(op.attrs) for op in module.main.ops()]
     _annotate(plan)
-    module.attrs["dmlc.arena"] = plan.size
+    module.main.op.attrs["dmlc.arena"] = plan.size
     return [dict(op.attrs) for op in module.main.ops()] != before
 
 

@@ -2,8 +2,8 @@
 // RUN: dmlc opt %s --split-input-file --passes plan-memory --check
 
 // The exponential takes the product's buffer over; the view and the output have none; the last product may not reuse what it reads.
-// CHECK: dmlc.arena = 512
 // CHECK-LABEL: func.func @reuse
+// CHECK-SAME: dmlc.arena = 512
 // CHECK: dmlc.matmul %x, %w {dmlc.offset = array<i64: 0>}
 // CHECK-NEXT: dmlc.exp %{{.*}} {dmlc.offset = array<i64: 0>, dmlc.in_place = 0 : i64}
 // CHECK-NEXT: dmlc.reshape %{{[^{]*}} :
@@ -21,8 +21,8 @@ func.func @reuse(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>) -> tensor<8x8xf32> {
 // -----
 
 // What a start reads stays until its wait, and what it delivers is there from the start: nothing of the two is reused between them.
-// CHECK: dmlc.arena = 1024
 // CHECK-LABEL: func.func @flight
+// CHECK-SAME: dmlc.arena = 1024
 // CHECK: dmlc.matmul %x, %x {dmlc.offset = array<i64: [[A:.*]]>}
 // CHECK-NEXT: comm.all_reduce_start %{{.*}} dmlc.offset = array<i64: [[R:.*]]>}
 // CHECK-NEXT: dmlc.exp %{{.*}} {dmlc.offset = array<i64: [[E:[0-9]*]]>}
