@@ -1,19 +1,24 @@
 """`mask-elim`: drops a mask where the padding is proven to hold the identity already.
 
 What is known: a mask's own result; arguments, whose padding the loader fills with zeros (those relied on are marked `dmlc.pad = 0`);
-zeros through linear ops; constants through pointwise ops. Linear propagation takes the other operands to be finite.
+zeros through linear ops whose other operands have no such padding, or known finite padding; constants through pointwise ops.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
 from dmlc.ir.sharding import Mesh
+from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition, linear_of, rule_of
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
+
+
+KEEP_ZERO = frozenset(f"dmlc.{n}" for n in ("gelu", "silu", "tanh", "sin", "tan", "erf", "asin", "atan", "sinh", "asinh", "expm1", "log1p", "mish", "hardswish", "elu", "leaky_relu"))
 
 
 @dataclass(frozen=True)
@@ -110,22 +115,31 @@ def _pad_of(op: Op, rule: Any, i: int, factor: str, known: dict[tuple[Value, int
     return Pad(float(value.op.attrs["value"])) if value.op is not None and value.op.name == "dmlc.full" else None
 
 
+def _carries(rule: Any, i: int, factor: str) -> bool:
+    return any(factor in factors for factors in rule.operands[i])
+
+
 def _zero(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
-    """An op is zero where a set of operands it is linear in is zero."""
+    """An op is zero where a set of operands it is linear in is zero and the padding of the others is finite (zero times NaN is NaN)."""
     for members in linear_of(op):
         found = [_pad_of(op, rule, i, factor, known) for i in sorted(members)]
-        if found and all(p is not None and p.value == 0.0 for p in found):
-            return Pad(0.0, frozenset(s for p in found if p for s in p.sources))
+        others = [_pad_of(op, rule, i, factor, known) for i in range(len(op.operands)) if i not in members and _carries(rule, i, factor)]
+        if found and all(p is not None and p.value == 0.0 for p in found) and all(p is not None and math.isfinite(p.value) for p in others):
+            return Pad(0.0, frozenset(s for p in found + others if p for s in p.sources))
     return None
 
 
 def _constant(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
     """A pointwise op of known constants."""
     d = definition(op)
-    if d.fold is None or rule.reduced or rule.whole or not op.operands or len(op.results) != 1:
+    if rule.reduced or rule.whole or not op.operands or len(op.results) != 1:
         return None
     found = [_pad_of(op, rule, i, factor, known) for i in range(len(op.operands))]
     if not all(found):
+        return None
+    if op.name in KEEP_ZERO and all(p is not None and p.value == 0.0 for p in found):
+        return Pad(0.0, found[0].sources if found[0] else frozenset())
+    if d.fold is None:
         return None
     import numpy
 
@@ -133,7 +147,16 @@ def _constant(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad
 
     if any(v.dtype in ("bf16", "f8E4M3FN", "f8E5M2") for v in (*op.operands, *op.results)):
         return None
-    made = d.fold(op, [numpy.full((1,) * v.tensor.rank, p.value, NUMPY[v.dtype]) for v, p in zip(op.operands, found) if p])
+    made = d.fold(_single(op), [numpy.full((1,) * v.tensor.rank, p.value, NUMPY[v.dtype]) for v, p in zip(op.operands, found) if p])
     if made is None:
         return None
     return Pad(float(made[0].reshape(-1)[0]), frozenset(s for p in found if p for s in p.sources))
+
+
+def _single(op: Op) -> Op:
+    """The same op on tensors of one element."""
+
+    def one(value: Value) -> TensorType:
+        return value.tensor.with_shape((1,) * value.tensor.rank)
+
+    return Op(op.name, [Value(one(v)) for v in op.operands], [one(r) for r in op.results], op.attrs)

@@ -10,6 +10,7 @@ from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType, TensorType
+from dmlc.ops.base import definition
 from dmlc.ops.comm import base_name, is_start
 from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
 
@@ -82,8 +83,8 @@ class Writer:
             return special(self, op)
         operands = [self.names[v] for v in op.operands]
         text = render_torch(op, operands)
-        if op.name in ("dmlc.full", "dmlc.iota", "dmlc.constant") and "device=" not in text:
-            text = f"{text}.to(device)"
+        if definition(op).given and not op.operands and op.results[0].type.rank:  # type: ignore[union-attr]
+            text = f"{text}.to(device)"  # sources; scalars stay on the host, where they mix with any device's tensors
         self.assign(op, text)
         return None
 
@@ -165,7 +166,7 @@ def _recv(w: Writer, op: Op) -> None:
 
 
 def _call(w: Writer, op: Op) -> None:
-    operands = ", ".join(w.names[v] for v in op.operands)
+    operands = ", ".join(w.names[v] if v.tensor.rank else f"{w.names[v]}.to(device)" for v in op.operands)
     w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({operands})")
 
 
