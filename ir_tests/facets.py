@@ -111,6 +111,17 @@ def operands(case: Case, wide: bool = False) -> list[torch.Tensor]:
     return [widen(x) for x in found] if wide else found
 
 
+def with_specials(case: Case) -> list[torch.Tensor]:
+    """Operands with a NaN each, at different places; index operands as they are."""
+    found = []
+    for i, x in enumerate(operands(case)):
+        if x.dtype.is_floating_point and x.numel() > i:
+            x = x.clone()
+            x.view(-1)[i] = float("nan")
+        found.append(x)
+    return found
+
+
 def widen(x: torch.Tensor) -> torch.Tensor:
     return x.double() if x.dtype.is_floating_point else x
 

@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import facets
-from facets import Case, agree, build, cases, operand, operands, run_block
+from facets import Case, agree, build, cases, operand, operands, run_block, with_specials
 
 from dmlc.interpret.arguments import to_torch
 from dmlc.interpret.evaluate import NAMES, evaluate, promoted
@@ -182,17 +182,6 @@ def test_fold(case: Case) -> None:
             actual = to_torch(array, r.dtype)
             same = (actual == wanted) | ((actual != actual) & (wanted != wanted))
             assert actual.shape == wanted.shape and bool(same.all()), f"{actual}\nexpected\n{wanted}"
-
-
-def with_specials(case: Case) -> list[torch.Tensor]:
-    """Operands with a NaN each, at different places; index operands as they are."""
-    found = []
-    for i, x in enumerate(operands(case)):
-        if x.dtype.is_floating_point and x.numel() > i:
-            x = x.clone()
-            x.view(-1)[i] = float("nan")
-        found.append(x)
-    return found
 
 
 @pytest.mark.parametrize("definition", facets.definitions(), ids=lambda d: d.name.removeprefix("dmlc."))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.types import FLOATS, INTEGERS, TensorType, Type
-from dmlc.ops.base import InferError, OpDef, Sample
+from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample
 
 KINDS = {"float": FLOATS, "integer": INTEGERS, "number": (*FLOATS, *INTEGERS), "bool": ("i1",), "bits": (*INTEGERS, "i1"), "any": (*FLOATS, *INTEGERS, "i1")}
 
@@ -97,7 +97,19 @@ def pointwise(short: str, arity: int, shapes: Sequence[Any], doc: str, facets: d
     return type(title, (Pointwise,), body | {key: staticmethod(v) if callable(v) else v for key, v in facets.items()})
 
 
+FAR_AND_NEAR = (-90.0, -21.0, -5.0, -0.05, -1e-3, -1e-6, 0.0, 1e-5, 1e-3, 0.02, 0.3, 5.0, 15.0, 25.0, 100.0)
+
+
+def far_and_near() -> Sample:
+    """Where functions overflow, and where they cancel."""
+    values = AttrDict({"0": lambda rng, shape, dtype: list(FAR_AND_NEAR)})
+    return Sample((TensorType((len(FAR_AND_NEAR),), "f32"),), values=values, vjp=False, why="finite differences lose their digits far from zero")
+
+
 def unary(short: str, doc: str, **facets: Any) -> type[Pointwise]:
+    """An op of one operand; float ones that are defined everywhere have a sample of extreme values."""
+    if facets.get("kind", "float") == "float" and not facets.get("domain") and REQUIRED not in facets.get("attributes", {}).values():
+        facets["extra"] = (*facets.get("extra", ()), far_and_near())
     return pointwise(short, 1, SHAPES_1, doc, facets)
 
 
