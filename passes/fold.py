@@ -82,8 +82,9 @@ class Constants:
 
 def foldable(op: Op) -> bool:
     definition = lookup(op.name)
-    pure = definition is not None and definition.effects == "" and op.dialect == "dmlc"
-    return pure and bool(op.results) and not op.regions and definition.torch is not None and all(_is_static(r) for r in op.results)
+    if definition is None or definition.effects or definition.torch is None or op.dialect != "dmlc":
+        return False
+    return bool(op.results) and not op.regions and all(_is_static(r) for r in op.results)
 
 
 def _is_static(value: Value) -> bool:

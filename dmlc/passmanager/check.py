@@ -6,13 +6,14 @@ the program as typed stays within twice the error that PyTorch's autocast makes 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from dmlc.interpret.run import run
 from dmlc.ir.core import BlockArgument, Module, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.registry import lookup
 from dmlc.ir.weights import NUMPY, WeightStore
+from dmlc.ops.base import index_of
 
 TOLERANCE = 1e-9
 Arrays = dict[str, Any]
@@ -105,13 +106,12 @@ def _global_shape(arg: BlockArgument) -> tuple[Any, ...]:
 
 def _index_bound(arg: BlockArgument) -> int:
     """The smallest dim that the values of an integer argument index, here or through other ops (16 when they index nothing)."""
-    bound, seen, todo = 16, {arg: None}, [arg]
+    bound, seen = 16, {cast(Value, arg): None}
+    todo: list[Value] = [arg]
     while todo:
         value = todo.pop()
         for op, position in list(value.uses):
-            definition = lookup(op.name)
-            index = getattr(definition, "index", ())
-            if position in (index(op) if callable(index) else index):
+            if lookup(op.name) is not None and position in index_of(op):
                 bound = min([bound, *_indexed_sizes(op.operands[0])])
             for result in op.results:
                 if result not in seen and getattr(result.type, "dtype", "").startswith("i"):
