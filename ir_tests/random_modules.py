@@ -1,4 +1,4 @@
-"""Random attribute values, types and modules of unregistered ops, from a seed: what the text form has to carry."""
+"""Random attribute values, types and modules of unregistered ops, from a seed: what the text form has to carry. And damaged text."""
 
 from __future__ import annotations
 
@@ -143,3 +143,20 @@ def _region(rng: Random, b: Builder, values: list[Value], depth: int) -> Region:
     if rng.random() < 0.8:
         inner.op("dmlc.yield", _some(rng, values), {}, [])
     return Region([block])
+
+
+def damaged(text: str, rng: random.Random) -> str:
+    """The text with something taken out, put in, swapped or cut off."""
+    a, b = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+    b = min(b, a + rng.choice([1, 2, 5, 30]))
+    pieces = ["%", '"', "{", "}", "(", ")", "<", ">", "x", "?", "-", "0x", "9" * 5000, "tensor<", "loc(", "é", "\x00", "\\", "\n", "^bb1:", "#dmlc.dims<[", "1e5", "(" * 300, "[" * 300, "%a:99999999"]
+    choice = rng.randrange(5)
+    if choice == 0:
+        return text[:a] + text[b:]
+    if choice == 1:
+        return text[:a] + rng.choice(pieces) + text[a:]
+    if choice == 2:
+        return text[:a] + text[a:b] * 2 + text[b:]
+    if choice == 3:
+        return text[:a]
+    return text[:a] + rng.choice(pieces) + text[b:]

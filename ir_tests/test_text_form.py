@@ -12,7 +12,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_modules import random_attribute, random_module, random_type
+from random_modules import damaged, random_attribute, random_module, random_type
 
 from dmlc.ir.attribute_printer import attribute_text, type_text
 from dmlc.ir.attributes import AttrDict, Axes, DenseResource, Sharding, SymbolRef
@@ -27,24 +27,24 @@ from dmlc.ir.types import FunctionType, FutureType, TensorType
 X = 'tensor<?x8xf32, #dmlc.dims<["batch", 8]>>'
 Y = 'tensor<?x64xf32, #dmlc.dims<["batch ceildiv 2", 64]>>'
 W = "tensor<8x64xf32>"
-I = "tensor<i64>"
+INT = "tensor<i64>"
 WEIGHT = '{dmlc.role = "param", dmlc.names = ["a.w", "b.w"], dmlc.value = dense_resource<w0> : tensor<8x64xf32>, dmlc.storage = #dmlc.sharding<@mesh, [{}, {"model"}]>}'
 PLACE = 'dmlc.name = "encoder.0.query", dmlc.place = {i = ["data"], k = ["model"]}, dmlc.group = 3 : i64'
 START = 'axes = ["model"], combiner = "sum", dmlc.bucket = 1 : i64, dmlc.id = "2.ar"'
 
 SHORT = f"""builtin.module {{
   dmlc.mesh {{sym_name = "mesh", axes = #dmlc.axes<["data"=2, "model"=4]>}} : () -> ()
-  func.func @main(%x: {X} {{dmlc.role = "input"}}, %w: {W} {WEIGHT}, %n: {I} {{dmlc.role = "size"}}) -> {Y} {{
-    %r = comm.axis_index {{axis = "data"}} : () -> {I}
-    %start, %valid = dmlc.window %n, %r {{counts = array<i64: 2>, grain = 1 : i64}} : ({I}, {I}) -> ({I}, {I})
+  func.func @main(%x: {X} {{dmlc.role = "input"}}, %w: {W} {WEIGHT}, %n: {INT} {{dmlc.role = "size"}}) -> {Y} {{
+    %r = comm.axis_index {{axis = "data"}} : () -> {INT}
+    %start, %valid = dmlc.window %n, %r {{counts = array<i64: 2>, grain = 1 : i64}} : ({INT}, {INT}) -> ({INT}, {INT})
     %y = dmlc.matmul %x, %w {{{PLACE}}} : ({X}, {W}) -> {Y}
     %f = comm.all_reduce_start %y, %w {{{START}}} : ({Y}, {W}) -> !comm.future<{Y}, {W}>
     %a, %b = comm.wait %f {{dmlc.id = "2.ar.wait"}} : (!comm.future<{Y}, {W}>) -> ({Y}, {W})
     %g = dmlc.microbatch %n {{count = 2 : i64, dmlc.id = "9"}} {{
-    ^bb1(%i: {I}):
-      %s, %k = dmlc.window %n, %r, %i {{counts = array<i64: 2, 2>, grain = 1 : i64, dmlc.id = "10"}} : ({I}, {I}, {I}) -> ({I}, {I})
-      dmlc.yield %k : ({I}) -> ()
-    }} : ({I}) -> {I}
+    ^bb1(%i: {INT}):
+      %s, %k = dmlc.window %n, %r, %i {{counts = array<i64: 2, 2>, grain = 1 : i64, dmlc.id = "10"}} : ({INT}, {INT}, {INT}) -> ({INT}, {INT})
+      dmlc.yield %k : ({INT}) -> ()
+    }} : ({INT}) -> {INT}
     func.return %a : {Y}
   }}
 }}
@@ -52,18 +52,18 @@ SHORT = f"""builtin.module {{
 
 GENERIC = f""""builtin.module"() ({{
   "dmlc.mesh"() {{sym_name = "mesh", axes = #dmlc.axes<["data"=2, "model"=4]>}} : () -> ()
-  "func.func"() <{{sym_name = "main", function_type = ({X}, {W}, {I}) -> {Y}, arg_attrs = [{{dmlc.role = "input"}}, {WEIGHT}, {{dmlc.role = "size"}}]}}> ({{
-  ^bb0(%x: {X}, %w: {W}, %n: {I}):
-    %r = "comm.axis_index"() {{axis = "data", dmlc.id = "0"}} : () -> {I}
-    %start, %valid = "dmlc.window"(%n, %r) {{counts = array<i64: 2>, grain = 1 : i64, dmlc.id = "1"}} : ({I}, {I}) -> ({I}, {I})
+  "func.func"() <{{sym_name = "main", function_type = ({X}, {W}, {INT}) -> {Y}, arg_attrs = [{{dmlc.role = "input"}}, {WEIGHT}, {{dmlc.role = "size"}}]}}> ({{
+  ^bb0(%x: {X}, %w: {W}, %n: {INT}):
+    %r = "comm.axis_index"() {{axis = "data", dmlc.id = "0"}} : () -> {INT}
+    %start, %valid = "dmlc.window"(%n, %r) {{counts = array<i64: 2>, grain = 1 : i64, dmlc.id = "1"}} : ({INT}, {INT}) -> ({INT}, {INT})
     %y = "dmlc.matmul"(%x, %w) {{dmlc.id = "2", {PLACE}}} : ({X}, {W}) -> {Y}
     %f = "comm.all_reduce_start"(%y, %w) {{{START}}} : ({Y}, {W}) -> !comm.future<{Y}, {W}>
     %a, %b = "comm.wait"(%f) {{dmlc.id = "2.ar.wait"}} : (!comm.future<{Y}, {W}>) -> ({Y}, {W})
     %g = "dmlc.microbatch"(%n) ({{
-    ^bb1(%i: {I}):
-      %s, %k = "dmlc.window"(%n, %r, %i) {{counts = array<i64: 2, 2>, grain = 1 : i64, dmlc.id = "10"}} : ({I}, {I}, {I}) -> ({I}, {I})
-      "dmlc.yield"(%k) : ({I}) -> ()
-    }}) {{count = 2 : i64, dmlc.id = "9"}} : ({I}) -> {I}
+    ^bb1(%i: {INT}):
+      %s, %k = "dmlc.window"(%n, %r, %i) {{counts = array<i64: 2, 2>, grain = 1 : i64, dmlc.id = "10"}} : ({INT}, {INT}, {INT}) -> ({INT}, {INT})
+      "dmlc.yield"(%k) : ({INT}) -> ()
+    }}) {{count = 2 : i64, dmlc.id = "9"}} : ({INT}) -> {INT}
     "func.return"(%a) : ({Y}) -> ()
   }}) : () -> ()
 }}) : () -> ()
@@ -360,23 +360,6 @@ def test_a_later_error_at_a_text_location_gets_its_carets():
     op = next(iter(parse_module(text, "f").main.ops()))
     error = annotate(DmlcError("wrong", op.loc), Source(text, "f"))
     assert str(error) == "f:2:8: error: wrong\n  %a = test.a : () -> tensor<f32>\n       ^^^^^^"
-
-
-def damaged(text: str, rng: random.Random) -> str:
-    """The text with something taken out, put in, swapped or cut off."""
-    a, b = sorted(rng.randrange(len(text) + 1) for _ in range(2))
-    b = min(b, a + rng.choice([1, 2, 5, 30]))
-    pieces = ["%", '"', "{", "}", "(", ")", "<", ">", "x", "?", "-", "0x", "9" * 5000, "tensor<", "loc(", "é", "\x00", "\\", "\n", "^bb1:", "#dmlc.dims<[", "1e5", "(" * 300, "[" * 300, "%a:99999999"]
-    choice = rng.randrange(5)
-    if choice == 0:
-        return text[:a] + text[b:]
-    if choice == 1:
-        return text[:a] + rng.choice(pieces) + text[a:]
-    if choice == 2:
-        return text[:a] + text[a:b] * 2 + text[b:]
-    if choice == 3:
-        return text[:a]
-    return text[:a] + rng.choice(pieces) + text[b:]
 
 
 @pytest.mark.parametrize("text", [SHORT, GENERIC, RICH], ids=["short", "generic", "rich"])

@@ -51,13 +51,9 @@ def _product_text(factors: tuple[str, ...], c: int) -> str:
 def _quotient_text(atom: Quotient) -> str:
     """`u ceildiv d` for floor((u + d - 1) / d)."""
     d = atom.divisor
-    over = atom.numerator - (d - 1)
-    terms = terms_of(atom.numerator)
-    if isinstance(d, int):
-        rounds_up = d > 1 and terms.get((), 0) == d - 1
-    else:
-        rounds_up = len(terms_of(over)) < len(terms)
-    return f"{wrap(over)} ceildiv {wrap(d)}" if rounds_up else atom.text
+    if isinstance(d, int) and terms_of(atom.numerator).get((), 0) == d - 1:
+        return f"{wrap(atom.numerator - (d - 1))} ceildiv {d}"
+    return atom.text
 
 
 class _Parser:

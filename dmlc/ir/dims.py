@@ -50,7 +50,8 @@ def _order(monomial: Monomial) -> tuple:
 
 
 class Dim:
-    """A size that is not a constant. Immutable, hashable; `//` is floor division, `%` the remainder, `-(-a // b)` or `ceildiv` rounds up.
+    """A size that is not a constant. Immutable, hashable; `//` is floor division, `%` the remainder, `ceildiv` rounds up
+    (`-(-a // b)` does too, but need not reach the same text).
 
     Order comparisons answer when the ranges of the symbols decide them and raise `DmlcError` otherwise.
     """
