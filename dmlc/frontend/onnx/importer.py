@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 
 from dmlc.frontend.onnx import ops  # noqa: F401  (registers the importers)
-from dmlc.frontend.onnx.emit import Scratch
+from dmlc.frontend.onnx.emit import Scratch, type_of
 from dmlc.frontend.onnx.graph import node_name, ordered
 from dmlc.frontend.onnx.loader import Source, source_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.program import Program
+from dmlc.frontend.onnx.schemas import has_body, schema_body, schema_defaults
 from dmlc.frontend.onnx.table import STATIC, Handler, Unsupported, handler_for, schema_version, supported_versions
 from dmlc.frontend.onnx.tensors import shape_of_proto
 from dmlc.frontend.onnx.values import POISON, Known, Poison, Tensor, Weight
@@ -145,18 +146,29 @@ class Importer:
         local = self.functions.get((domain, proto.op_type, proto.overload))
         since = 1 if local else schema_version(domain, proto.op_type, _opset(frame, domain))
         handler = None if local else handler_for(domain, proto.op_type, since)
-        body = local or (None if handler else self._schema_body(proto, domain, since))
-        if handler is None and body is None:
+        if not (local or handler or (not domain and has_body(proto.op_type, since))):
             raise Unsupported(_why_unsupported(domain, proto.op_type, since))
         present = [t for t in operands if not isinstance(t, Poison)]
         if len(present) != len(operands):
             return [POISON] * len(proto.output)
         self.program.loc = Loc(name)
         node = Node(self, frame, proto, name, since, present, self.program)
-        if body is not None:
-            return self.function(body, node, {} if local else _schema_defaults(proto.op_type, since))
-        assert handler is not None
-        return self._folded(node, domain, handler) or _listed(handler(node))
+        if local:
+            return self.function(local, node, {})
+        if handler is None:
+            return self._by_definition(node, domain)
+        try:
+            return self._folded(node, domain, handler) or _listed(handler(node))
+        except Unsupported:
+            if domain or not has_body(proto.op_type, since):
+                raise
+            return self._by_definition(node, domain)
+
+    def _by_definition(self, node: Node, domain: str) -> Sequence[Tensor | Poison]:
+        """The node through the function that the specification itself gives for its operator."""
+        types = [type_of(t) if t is not None else None for t in node.operands]
+        body = schema_body(node.proto, node.since, _opset(node.frame, domain), types, node.attributes.values())
+        return self.function(body, node, schema_defaults(node.proto.op_type, node.since))
 
     def _folded(self, node: Node, domain: str, handler: Handler) -> Sequence[Tensor] | None:
         """The results as arrays when all operands are known, else None."""
@@ -166,13 +178,6 @@ class Importer:
         scratch = Scratch(Loc(node.name))
         operands = [t.read() if isinstance(t, Weight) else t for t in node.operands]
         return scratch.evaluate(_listed(handler(Node(self, node.frame, node.proto, node.name, node.since, operands, scratch))))
-
-    def _schema_body(self, proto: onnx.NodeProto, domain: str, since: int) -> onnx.FunctionProto | None:
-        """The function that the ONNX specification itself gives for an operator that has no importer here."""
-        if domain:
-            return None
-        schema = onnx.defs.get_schema(proto.op_type, since, domain)
-        return schema.function_body if schema.has_function else None  # type: ignore[return-value]
 
     def _bind(self, proto: onnx.NodeProto, frame: Frame, name: str, results: Sequence[Tensor | Poison]) -> None:
         wanted = max((i + 1 for i, o in enumerate(proto.output) if o), default=0)
@@ -198,11 +203,6 @@ class Importer:
         notes = [f"{operator} ({len(names)}×: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}): {why}" for (operator, why), names in by_operator.items()]
         operators = list(dict.fromkeys(o for o, _, _ in self.unsupported))
         raise DmlcError(f"unsupported: {', '.join(operators)}", Loc(str(self.path)), tuple(notes[:MAX_LISTED]))
-
-
-def _schema_defaults(name: str, since: int) -> dict[str, onnx.AttributeProto]:
-    attributes = onnx.defs.get_schema(name, since, "").attributes
-    return {key: a.default_value for key, a in attributes.items() if a.default_value.type}
 
 
 def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:

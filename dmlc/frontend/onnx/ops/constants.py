@@ -8,7 +8,7 @@ import numpy as np
 
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
-from dmlc.frontend.onnx.tensors import array_from, dtype_of_element
+from dmlc.frontend.onnx.tensors import array_from, dtype_of_element, to_torch
 from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
 from dmlc.ir.location import DmlcError
@@ -34,14 +34,14 @@ def constant_of_shape(n: Node) -> Known:
     return Known(np.broadcast_to(value.array.reshape(()), checked_sizes(n.ints(0, "the shape"))), value.dtype)
 
 
-@op("Range", 11, static=True)
+@op("Range", 11, 27, static=True)
 def range_(n: Node) -> Known:
-    start, limit, delta = (n.known(i, what) for i, what in enumerate(("start", "limit", "delta")))
-    if not delta.reshape(-1)[0]:
+    start, limit, delta = (to_torch(n.known(i, what).reshape(-1)[0], n.dtype(i)).item() for i, what in enumerate(("start", "limit", "delta")))
+    if not delta:
         raise DmlcError("delta is 0")
-    count = max(0, math.ceil((limit.reshape(-1)[0] - start.reshape(-1)[0]) / delta.reshape(-1)[0]))
+    count = max(0, math.ceil((limit - start) / delta))
     _check_size(count)
-    return Known((start.reshape(-1)[0] + np.arange(count) * delta.reshape(-1)[0]).astype(start.dtype), n.dtype(0))
+    return Known.of(start + np.arange(count) * delta, n.dtype(0))
 
 
 @op("EyeLike", 9, 22, static=True)

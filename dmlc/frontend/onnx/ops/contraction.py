@@ -77,7 +77,7 @@ def scaled(n: Node, t: Tensor, factor: float) -> Tensor:
     return t if factor == 1.0 else n.pointwise("dmlc.mul", t, factor)
 
 
-@op("Einsum", 12)
+@op("Einsum", 12, 28)
 def einsum(n: Node) -> Tensor:
     """Dots become letters of their own; a repeated letter in a term (a diagonal) is not supported."""
     equation = n.attr("equation").replace(" ", "")

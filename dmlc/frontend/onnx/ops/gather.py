@@ -145,7 +145,7 @@ def _flat_scatter(n: Node, parts: Sequence[Tensor], reduction: str) -> Tensor:
     return n.reshape(n.emit("dmlc.scatter", n.reshape(n[0], (rows, inner)), index, source, dim=0, reduce=reduction), data)
 
 
-@op("OneHot", 9, 11)
+@op("OneHot", 9, 11, 28)
 def one_hot(n: Node) -> Tensor:
     """[off, on] values; an index out of range gives a row of off."""
     depth = int(n.known(1, "the depth").reshape(-1)[0])
@@ -165,7 +165,7 @@ def non_zero(n: Node) -> Known:
     return Known.of(np.array(np.nonzero(np.atleast_1d(n.known(0, "the data (its number of non-zeros is a shape)"))), np.int64))
 
 
-@op("Compress", 9, 11)
+@op("Compress", 9, 11, 28)
 def compress(n: Node) -> Tensor:
     kept = np.flatnonzero(n.known(1, "the condition (its number of trues is a shape)"))
     flat = "axis" not in n.attributes

@@ -123,7 +123,7 @@ def trilu(n: Node) -> Tensor:
     return n.emit("dmlc.triu" if n.attr("upper", 1) else "dmlc.tril", n[0], diagonal=diagonal)
 
 
-@op("ReverseSequence", 10)
+@op("ReverseSequence", 10, 28)
 def reverse_sequence(n: Node) -> Tensor:
     """Place t of sequence b takes place length[b] - 1 - t while t < length[b]."""
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)

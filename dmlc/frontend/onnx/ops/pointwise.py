@@ -73,11 +73,11 @@ def div(n: Node) -> Value:
     return n.pointwise("dmlc.div", *_weights(n, "div"), rounding="none" if n.dtype(0) in FLOATS else "trunc")
 
 
-@op("Mod", 10, 13)
+@op("Mod", 10, 13, 28)
 def mod(n: Node) -> Value:
-    """fmod=0 takes the sign of the divisor (integers only), fmod=1 that of the dividend."""
+    """fmod=0 takes the sign of the divisor (floats since version 28 only), fmod=1 that of the dividend."""
     fmod = n.attr("fmod", 0)
-    if not fmod and n.dtype(0) in FLOATS:
+    if not fmod and n.dtype(0) in FLOATS and n.since < 28:
         raise DmlcError("floats need the attribute fmod = 1")
     return n.pointwise("dmlc.rem", n[0], n[1], sign="dividend" if fmod else "divisor")
 
@@ -157,7 +157,7 @@ def where(n: Node) -> Value:
     return n.select(n[0], n[1], n[2])
 
 
-@op("Cast", 6, 9, 13, 19, 21, 23, 24, 25)
+@op("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
 def cast(n: Node) -> Tensor:
     return n.cast(n[0], dtype_of_element(n.attr("to"), "the target"))
 
@@ -221,7 +221,7 @@ def elu(n: Node) -> Value:
     return n.emit("dmlc.elu", n[0], alpha=n.attr("alpha", 1.0))
 
 
-@op("Celu", 12)
+@op("Celu", 12, 28)
 def celu(n: Node) -> Value:
     """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0)"""
     alpha = n.attr("alpha", 1.0)

@@ -17,7 +17,7 @@ from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import FLOATS
 
-VERSIONS = (10, 13, 19, 21, 23, 24, 25)
+VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
 
 
 def _along(n: Node, t: Tensor, x: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ REDUCTIONS: dict[str, tuple[Reduce, tuple[int, ...], tuple[int, ...]]] = {  # ho
     "ReduceL1": (lambda n, x, dims, keep: n.reduce("sum", n.emit("dmlc.abs", x), dims, keep), (1, 11, 13), (18,)),
     "ReduceL2": (lambda n, x, dims, keep: _float(n, x, lambda y: n.emit("dmlc.sqrt", _square_sum(n, y, dims, keep))), (1, 11, 13), (18,)),
     "ReduceSumSquare": (_square_sum, (1, 11, 13), (18,)),
-    "ReduceLogSum": (lambda n, x, dims, keep: _float(n, x, lambda y: n.emit("dmlc.log", n.reduce("sum", y, dims, keep))), (1, 11, 13), (18,)),
-    "ReduceLogSumExp": (lambda n, x, dims, keep: _float(n, x, lambda y: _log_sum_exp(n, y, dims, keep)), (1, 11, 13), (18,)),
+    "ReduceLogSum": (lambda n, x, dims, keep: _float(n, x, lambda y: n.emit("dmlc.log", n.reduce("sum", y, dims, keep))), (1, 11, 13), (18, 28)),
+    "ReduceLogSumExp": (lambda n, x, dims, keep: _float(n, x, lambda y: _log_sum_exp(n, y, dims, keep)), (1, 11, 13), (18, 28)),
 }
 
 

@@ -110,7 +110,7 @@ def tile(n: Node) -> Tensor:
     return n.reshape(n.broadcast(n.reshape(n[0], split), wide), [r * d for r, d in zip(repeats, shape_)])
 
 
-@op("DepthToSpace", 1, 11, 13)
+@op("DepthToSpace", 1, 11, 13, 28)
 def depth_to_space(n: Node) -> Tensor:
     b, c, h, w = n.shape(0)
     block = n.attr("blocksize")
@@ -124,11 +124,11 @@ def depth_to_space(n: Node) -> Tensor:
     return n.reshape(x, (b, rest, h * block, w * block))
 
 
-@op("SpaceToDepth", 1, 13)
+@op("SpaceToDepth", 1, 13, 28)
 def space_to_depth(n: Node) -> Tensor:
     b, c, h, w = n.shape(0)
     block = n.attr("blocksize")
     if block < 1 or h % block or w % block:
         raise DmlcError(f"{h} x {w} does not split by a block of {block}")
-    x = n.transpose(n.reshape(n[0], (b, c, h // block, block, w // block, block)), (0, 3, 5, 1, 2, 4))
+    x = n.transpose(n.reshape(n[0], (b, c, h // block, block, w // block, block)), (0, 3, 5, 1, 2, 4) if n.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4))
     return n.reshape(x, (b, c * block * block, h // block, w // block))

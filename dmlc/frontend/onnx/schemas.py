@@ -1,0 +1,46 @@
+"""What the ONNX specification says of an operator in machine-readable form: function bodies and attribute defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx
+
+from dmlc.frontend.onnx.table import Unsupported
+from dmlc.frontend.onnx.tensors import ELEMENT_TYPES
+from dmlc.ir.types import TensorType
+
+_ELEMENTS = {name: element for element, name in ELEMENT_TYPES.items()}
+
+
+def has_body(name: str, since: int) -> bool:
+    schema = onnx.defs.get_schema(name, since, "")
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def schema_defaults(name: str, since: int) -> dict[str, onnx.AttributeProto]:
+    attributes = onnx.defs.get_schema(name, since, "").attributes
+    return {key: a.default_value for key, a in attributes.items() if a.default_value.type}
+
+
+def schema_body(node: onnx.NodeProto, since: int, opset: int, types: Sequence[TensorType | None], attributes: Iterable[onnx.AttributeProto]) -> onnx.FunctionProto:
+    """The function that defines the node's operator; some depend on the node's attributes and operand types."""
+    schema = onnx.defs.get_schema(node.op_type, since, "")
+    if schema.has_function:
+        return schema.function_body  # type: ignore[return-value]
+    bound = onnx.NodeProto()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    bound.attribute.extend(attributes)
+    known = max((v for v in schema.context_dependent_function_opset_versions if v <= opset), default=since)
+    text = schema.get_context_dependent_function_with_opset_version(known, bound.SerializeToString(), [_type_proto(t) for t in types])
+    body = onnx.FunctionProto.FromString(text)
+    if not body.node:
+        raise Unsupported("no importer for this form of it, and the specification defines none by other operators")
+    return body
+
+
+def _type_proto(type_: TensorType | None) -> bytes:
+    if type_ is None:
+        return onnx.TypeProto().SerializeToString()
+    return onnx.helper.make_tensor_type_proto(_ELEMENTS[type_.dtype], type_.shape).SerializeToString()
