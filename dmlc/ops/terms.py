@@ -105,7 +105,7 @@ def gradient(formula: Callable[..., Term | Gradients | None]) -> Callable[..., l
         terms = [Term(b, v) for v in (grads[0], *op.operands, op.result)]
         attrs = {key: attribute(op, key) for key in definition(op).attributes}
         found = formula(*terms, **attrs)
-        each = found if isinstance(found, (tuple, list)) else [found]
+        each = [found] if found is None or isinstance(found, Term) else found
         assert len(each) == len(op.operands), op.name
         return [None if t is None else unbroadcast(b, t.value, v.tensor) for t, v in zip(each, op.operands)]
 
