@@ -18,7 +18,8 @@ from dmlc.interpret.evaluate import NAMES, evaluate, promoted
 from dmlc.interpret.prelude_shards import combine
 from dmlc.ir import registry
 from dmlc.ir.builder import Builder
-from dmlc.ir.core import Op, Value
+from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.dims import substitute, symbol
 from dmlc.ops.base import linear_of, rule_of
 from dmlc.ops.folding import NUMPY
 from dmlc.ops.structural import Structural
@@ -58,6 +59,22 @@ def test_inferred_type(case: Case) -> None:
     case.definition.verify(op)
     results = evaluate(op, operands(case))
     assert [(tuple(x.shape), NAMES[x.dtype]) for x in results] == [(r.shape, r.dtype) for r in op.results]
+
+
+@per_case(cases(lambda d: not d.given))
+def test_symbolic_sizes(case: Case) -> None:
+    """With the dims of one non-whole factor symbolic, inference gives the same types once the symbol is bound, and the rule the same factors."""
+    op = build(case)
+    rule, n = rule_of(op), symbol("n")
+    for f in rule.factors:
+        if f in rule.whole or rule.sizes[f] in (0, 1) or any(f in dim for dim in rule.compounds):
+            continue
+        types = [v.tensor.with_shape(n if d == (f,) else m for d, m in zip(dims, v.shape)) for v, dims in zip(op.operands, rule.operands)]
+        block = Block(types)
+        found = Builder(block).op(op.name, block.args, dict(op.attrs))
+        bound = [tuple(substitute(m, {"n": rule.sizes[f]}) for m in r.shape) for r in found.results]
+        assert bound == [r.shape for r in op.results], f"factor {f} of {rule}"
+        assert str(rule_of(found)) == str(rule)
 
 
 # ---------------------------------------------------------------- sharding
