@@ -10,11 +10,12 @@ from pathlib import Path
 
 import onnx
 
+from dmlc.frontend.onnx.emit import Emit
 from dmlc.frontend.onnx.importer import Frame, Importer, opsets_of
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
-from dmlc.frontend.onnx.values import Poison, Weight
+from dmlc.frontend.onnx.values import Poison, Tensor, Weight
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.types import TensorType
@@ -110,13 +111,9 @@ def _weight(frame: Frame, name: str) -> Weight:
     return weight
 
 
-def _output(importer: Importer, result: object) -> Value:
-    from dmlc.frontend.onnx.emit import Emit
-
+def _output(importer: Importer, result: Tensor | Poison) -> Value:
     assert not isinstance(result, Poison)
-    emit = Emit()
-    emit.emitter = importer.program
-    return emit.value(result)  # type: ignore[arg-type]
+    return Emit(importer.program).value(result)
 
 
 def _batch_dims(given: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:

@@ -85,10 +85,16 @@ def type_of(t: Tensor) -> TensorType:
     return t.tensor if isinstance(t, Value) else TensorType(tuple(t.shape), t.dtype)
 
 
+def concrete(t: Tensor) -> tuple[int, ...]:
+    """The shape; every size is known during import."""
+    return type_of(t).shape  # type: ignore[return-value]
+
+
 class Emit:
     """Short forms for building ops. Steps that change nothing (a reshape to the same shape, …) return their operand."""
 
-    emitter: Emitter
+    def __init__(self, emitter: Emitter):
+        self.emitter = emitter
 
     def value(self, t: Tensor, role: str = "const") -> Value:
         """The tensor as an operand of an op: an argument for a weight or an array, a `dmlc.full` for an array of one repeated value."""
@@ -183,7 +189,7 @@ class Emit:
 
     def mean(self, t: Tensor, dims: Sequence[int], keepdim: bool = True) -> Value:
         """Sum times 1/n; over no elements that is 0 * inf = NaN, as a mean of nothing is."""
-        count = math.prod(type_of(t).shape[d] for d in dims)
+        count = math.prod(concrete(t)[d] for d in dims)
         return self.pointwise("dmlc.mul", self.reduce("sum", t, dims, keepdim), 1.0 / count if count else math.inf)
 
     def chain(self, t: Tensor, *steps: Callable[[Tensor], Tensor]) -> Tensor:

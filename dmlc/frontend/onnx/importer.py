@@ -109,7 +109,7 @@ class Importer:
 
     def function(self, body: onnx.FunctionProto, node: Node, defaults: Mapping[str, onnx.AttributeProto]) -> list[Tensor | Poison]:
         """Import a function's body in place of a node that calls it; `defaults` stand in for attributes the node leaves out."""
-        attributes = defaults | {a.name: a for a in body.attribute_proto} | node.attributes
+        attributes = {**defaults} | {a.name: a for a in body.attribute_proto} | node.attributes
         frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=_deeper(node.frame))
         frame.scope.update({name: t for name, t in zip(body.input, node.operands) if t is not None})
         absent = set(body.input) - set(frame.scope)

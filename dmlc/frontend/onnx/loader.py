@@ -63,7 +63,7 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _check_header(model: onnx.ModelProto, loc: Loc) -> None:
-    if not model.HasField("graph") or not model.graph.node and not model.graph.output:
+    if not model.HasField("graph") or (not model.graph.node and not model.graph.output):
         raise DmlcError("not an ONNX model: it has no graph", loc)
     if not model.opset_import:
         raise DmlcError("the model does not say its operator set (opset_import)", loc)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from dmlc.frontend.onnx.emit import Emit, Emitter, type_of
+from dmlc.frontend.onnx.emit import Emit, Emitter, concrete, type_of
 from dmlc.frontend.onnx.graph import attribute_value
 from dmlc.frontend.onnx.loader import source_of
 from dmlc.frontend.onnx.table import Unsupported
@@ -28,7 +28,8 @@ class Node(Emit):
 
     def __init__(self, importer: Importer, frame: Frame, proto: onnx.NodeProto, name: str, since: int, operands: Sequence[Tensor | None], emitter: Emitter):
         self.importer, self.frame, self.proto, self.name, self.since = importer, frame, proto, name, since
-        self.operands, self.emitter = list(operands), emitter
+        super().__init__(emitter)
+        self.operands = list(operands)
         self.attributes = {a.name: a for a in frame.bound_attributes(proto)}
 
     # ------------------------------------------------------------ operands
@@ -47,7 +48,7 @@ class Node(Emit):
         return t
 
     def shape(self, i: int) -> tuple[int, ...]:
-        return type_of(self[i]).shape  # type: ignore[return-value]
+        return concrete(self[i])
 
     def rank(self, i: int) -> int:
         return len(self.shape(i))

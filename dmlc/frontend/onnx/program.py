@@ -28,20 +28,14 @@ class Program:
         self.module, self.store = Module(), WeightStore()
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
+        self.loc: Loc = UNKNOWN  # given to new ops
         self.trainable = _pattern(trainable)
         self.taken: set[str] = set()
         self.weights: list[Weight] = []
         self._shared: dict[tuple[str, tuple[int, ...], bytes], BlockArgument] = {}
 
-    @property
-    def loc(self) -> Loc:
-        return self.builder.loc
-
-    @loc.setter
-    def loc(self, loc: Loc) -> None:
-        self.builder.loc = loc
-
     def op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type] | None) -> Op:
+        self.builder.loc = self.loc
         return self.builder.op(name, operands, attrs, types)
 
     def input(self, name: str, argument: str, type_: TensorType, batch_dim: int | None) -> BlockArgument:

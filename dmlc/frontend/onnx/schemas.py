@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx
 
@@ -14,7 +15,7 @@ _ELEMENTS = {name: element for element, name in ELEMENT_TYPES.items()}
 
 
 def has_body(name: str, since: int) -> bool:
-    schema = onnx.defs.get_schema(name, since, "")
+    schema: Any = onnx.defs.get_schema(name, since, "")
     return schema.has_function or schema.has_context_dependent_function
 
 
@@ -25,9 +26,9 @@ def schema_defaults(name: str, since: int) -> dict[str, onnx.AttributeProto]:
 
 def schema_body(node: onnx.NodeProto, since: int, opset: int, types: Sequence[TensorType | None], attributes: Iterable[onnx.AttributeProto]) -> onnx.FunctionProto:
     """The function that defines the node's operator; some depend on the node's attributes and operand types."""
-    schema = onnx.defs.get_schema(node.op_type, since, "")
+    schema: Any = onnx.defs.get_schema(node.op_type, since, "")
     if schema.has_function:
-        return schema.function_body  # type: ignore[return-value]
+        return schema.function_body
     bound = onnx.NodeProto()
     bound.CopyFrom(node)
     del bound.attribute[:]

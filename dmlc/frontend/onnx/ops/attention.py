@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dmlc.frontend.onnx.emit import type_of
+from dmlc.frontend.onnx.emit import concrete, type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
@@ -62,7 +62,7 @@ def rotary_embedding(n: Node) -> Tensor:
 
 def rotated(n: Node, x: Tensor, cos: Tensor, sin: Tensor, width: int, interleaved: bool) -> Tensor:
     """The first `width` (0: all) channels of x [b, h, s, d] turned by angles [b, s, width / 2]: pairs are neighbours, or halves."""
-    b, h, s, d = type_of(x).shape
+    b, h, s, d = concrete(x)
     width = width or d
     cos, sin = (n.reshape(n.slice(t, 2, 0, width // 2), (type_of(t).shape[0], 1, s, width // 2)) for t in (cos, sin))
     turned, rest = n.slice(x, 3, 0, width), n.slice(x, 3, width, d) if width < d else None

@@ -13,6 +13,7 @@ from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
 from dmlc.ir.location import DmlcError
 
+
 @op("Constant", 1, 9, 11, 12, 13, 19, *REFINED, static=True)
 def constant(n: Node) -> Known:
     given = [name for name in n.attributes if name in ("value", "value_float", "value_floats", "value_int", "value_ints", "sparse_value", "value_string", "value_strings")]

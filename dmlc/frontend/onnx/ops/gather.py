@@ -10,7 +10,7 @@ import numpy as np
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.parts import take_range
-from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Known, Tensor, Weight
 from dmlc.ir.location import DmlcError
 

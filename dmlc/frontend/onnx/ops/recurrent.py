@@ -159,7 +159,7 @@ def gru(n: Node) -> list[Tensor]:
         def step(x: Tensor, states: list[Tensor]) -> list[Tensor]:
             f, g = d.activations
             (h,) = states
-            update, reset, fresh = _gru_gates(n, d, x, h, f, g, before_reset)
+            update, fresh = _gru_gates(n, d, x, h, f, g, before_reset)
             kept = n.pointwise("dmlc.mul", update, h)
             return [n.pointwise("dmlc.add", n.pointwise("dmlc.mul", n.pointwise("dmlc.sub", 1, update), fresh), kept)]
 
@@ -168,18 +168,19 @@ def gru(n: Node) -> list[Tensor]:
     return recurrent(n, 3, ("Sigmoid", "Tanh"), (5,), make)
 
 
-def _gru_gates(n: Node, d: Direction, x: Tensor, h: Tensor, f: Activation, g: Activation, before_reset: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _gru_gates(n: Node, d: Direction, x: Tensor, h: Tensor, f: Activation, g: Activation, before_reset: bool) -> tuple[Tensor, Tensor]:
+    """Gate z and the candidate state."""
     if before_reset:
         product = _plus(n, d.product(h), d.bias)
         update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
         candidate = n.pointwise("dmlc.mul", reset, _gate(n, product, 2, d.hidden))
-        return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
+        return update, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
     split = 2 * d.hidden
     x = _plus(n, x, d.bias)
     product = n.emit("dmlc.linear", h, n.slice(d.weight, 0, 0, split))
     update, reset = (f(n.pointwise("dmlc.add", _gate(n, x, i, d.hidden), _gate(n, product, i, d.hidden))) for i in (0, 1))
     candidate = n.emit("dmlc.linear", n.pointwise("dmlc.mul", reset, h), n.slice(d.weight, 0, split, 3 * d.hidden))
-    return update, reset, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
+    return update, g(n.pointwise("dmlc.add", _gate(n, x, 2, d.hidden), candidate))
 
 
 @op("LSTM", *VERSIONS)
