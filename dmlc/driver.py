@@ -79,7 +79,7 @@ def _load_onnx(source: str, options: Options) -> Loaded:
     from dmlc.frontend.onnx.reference import OnnxReference
 
     result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable)
-    sizes = [(s.symbol or s.dims[0], s.size, s.source) for s in result.sizes]
+    sizes = [(s.name, s.size, s.why) for s in result.sizes]
     return Loaded(source, result.module, result.weights, OnnxReference(source, result.inputs), sizes, result.remarks)
 
 
