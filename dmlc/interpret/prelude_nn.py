@@ -57,7 +57,8 @@ def batch_norm_train(x, w, b, groups, eps):
     parts = x.reshape(count, x.shape[0] // count, *x.shape[1:])
     dims = [1, *range(3, parts.dim())]
     wide = parts.float() if x.dtype in (torch.float16, torch.bfloat16) else parts
-    mean, var = wide.mean(dims, keepdim=True), wide.var(dims, correction=0, keepdim=True)
+    mean = wide.mean(dims, keepdim=True)
+    var = (wide - mean).square().mean(dims, keepdim=True)
     side = (-1,) + (1,) * (x.dim() - 2)
     y = (wide - mean) * torch.rsqrt(var + eps) * w.reshape(side) + b.reshape(side)
     stats = (x.shape[1],) if groups is None else (groups, x.shape[1])

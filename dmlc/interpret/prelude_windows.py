@@ -122,12 +122,11 @@ def avg_pool_grad(g, shape, kernel, stride, padding, count_pad):
 
 def _apply_taps(x, dim, index, weight):
     """y[o] = sum over t of weight[o, t] x[index[o, t]] along `dim`; taps of weight zero are not read, so that NaN stays where it is."""
-    total = None
+    total = torch.zeros((), dtype=x.dtype, device=x.device)
     side = (-1,) + (1,) * (x.dim() - dim - 1)
     for t in range(index.shape[1]):
         w = weight[:, t].reshape(side).to(x.dtype)
-        part = torch.where(w == 0, torch.zeros((), dtype=x.dtype, device=x.device), x.index_select(dim, index[:, t]) * w)
-        total = part if total is None else total + part
+        total = total + torch.where(w == 0, torch.zeros((), dtype=x.dtype, device=x.device), x.index_select(dim, index[:, t]) * w)
     return total
 
 

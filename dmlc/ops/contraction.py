@@ -46,11 +46,11 @@ class Matmul(Contraction):
         return [a.with_shape((*batch, a.shape[-2], b.shape[-1]))]
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         (g,), (x, y) = grads, op.operands
         batch = LETTERS[: len(op.result.shape) - 2]
-        terms = [batch[len(batch) - (len(v.shape) - 2) :] + s for v, s in ((x, "ik"), (y, "kj"), (op.result, "ij"))]
-        return [partial_product(b, x, terms[0], [(g, terms[2]), (y, terms[1])]), partial_product(b, y, terms[1], [(x, terms[0]), (g, terms[2])])]
+        a, c, r = (batch[len(batch) - (len(v.shape) - 2) :] + s for v, s in ((x, "ik"), (y, "kj"), (op.result, "ij")))
+        return [partial_product(b, x, a, [(g, r), (y, c)]), partial_product(b, y, c, [(x, a), (g, r)])]
 
     @staticmethod
     def samples() -> list[Sample]:
@@ -101,7 +101,7 @@ class Linear(Contraction):
         return [x.with_shape((*x.shape[:-1], w.shape[0]))]
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         (g,), (x, w) = grads, op.operands
         lead = LETTERS[: len(x.shape) - 1]
         dx = b.emit("dmlc.matmul", g, w) if lead else partial_product(b, x, "k", [(g, "j"), (w, "jk")])
@@ -139,12 +139,10 @@ class Contract(Contraction):
             raise DmlcError(f"a letter of the result '{result}' stands in no operand", op.loc)
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         terms, result = terms_of(attribute(op, "equation"))
         every = list(zip(op.operands, terms))
-        grad = grads[0]
-        assert grad is not None
-        return [partial_product(b, v, term, [(grad, result), *every[:i], *every[i + 1 :]]) for i, (v, term) in enumerate(every)]
+        return [partial_product(b, v, term, [(grads[0], result), *every[:i], *every[i + 1 :]]) for i, (v, term) in enumerate(every)]
 
     @staticmethod
     def samples() -> list[Sample]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError
-from dmlc.ir.types import TensorType
+from dmlc.ir.types import Size, TensorType
 from dmlc.ops.base import InferError, Sample, attribute
 from dmlc.ops.contraction import Contraction
 from dmlc.ops.emit import f32
@@ -112,7 +112,7 @@ class Conv(Convolution):
         return op.result.tensor.numel * math.prod(op.operands[1].shape[1:])
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         (g,), (x, w) = grads, op.operands
         attrs = _attrs(op)
         return [b.op("dmlc.conv_input_grad", [g, w], attrs, [x.type]).result, b.op("dmlc.conv_weight_grad", [x, g], attrs, [w.type]).result]
@@ -140,7 +140,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-def _output_shape(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
+def _output_shape(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> tuple[Size, ...]:
     return (x[0], w[0], *Windows.of(attrs, w[2:]).count(x[2:]))
 
 
@@ -163,9 +163,8 @@ class ConvInputGrad(Convolution):
         return op.operands[0].tensor.numel * math.prod(op.operands[1].shape[1:])
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         (h,), (g, w) = grads, op.operands
-        assert h is not None
         return [b.op("dmlc.conv", [h, w], _attrs(op)).result, b.op("dmlc.conv_weight_grad", [h, g], _attrs(op), [w.type]).result]
 
     @staticmethod
@@ -192,9 +191,8 @@ class ConvWeightGrad(Convolution):
         return op.operands[1].tensor.numel * math.prod(op.result.shape[1:])
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         (h,), (x, g) = grads, op.operands
-        assert h is not None
         return [b.op("dmlc.conv_input_grad", [g, h], _attrs(op), [x.type]).result, b.op("dmlc.conv", [x, h], _attrs(op)).result]
 
     @staticmethod
@@ -236,10 +234,9 @@ class ConvTranspose(Convolution):
     flops = ConvInputGrad.flops
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         """With the output padding taken off the high padding, the windows over the result are exactly those of x."""
         (h,), (x, weight) = grads, op.operands
-        assert h is not None
         w, extra = windows_of(op, weight.shape[2:]), attribute(op, "output_padding") or (0,) * len(weight.shape[2:])
         padding = tuple(p for low, high, e in zip(w.low, w.high, extra) for p in (low, high - e))
         attrs = _attrs(op, padding=padding)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dmlc.ir.core import Value
-from dmlc.ir.types import TensorType
+from dmlc.ir.types import Size, TensorType
 
 if TYPE_CHECKING:
     from dmlc.ir.builder import Builder
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 NARROW = ("f16", "bf16", "f8E4M3FN", "f8E5M2")
 
 
-def f32(*shape: int) -> TensorType:
+def f32(*shape: Size) -> TensorType:
     """Type of a float tensor; samples use it throughout, since the generic tests promote it to float64 where they need to."""
     return TensorType(tuple(shape), "f32")
 
 
-def i64(*shape: int) -> TensorType:
+def i64(*shape: Size) -> TensorType:
     return TensorType(tuple(shape), "i64")
 
 
-def i1(*shape: int) -> TensorType:
+def i1(*shape: Size) -> TensorType:
     return TensorType(tuple(shape), "i1")
 
 

@@ -28,8 +28,8 @@ def masked(env: Any, x: Value, dim: int, n: int, identity: Any) -> Value:
 def _row_bytes(op: Op, dim: int) -> int:
     """Bytes of one number a row, in the dtype statistics have."""
     x = op.operands[0].tensor
-    count = x.numel // x.shape[dim] if x.shape[dim] else 0
-    return count * (4 if x.dtype in NARROW else BYTES[x.dtype])
+    n = int(x.shape[dim])
+    return (x.numel // n if n else 0) * (4 if x.dtype in NARROW else BYTES[x.dtype])
 
 
 def _reductions(dim: int, count: int) -> Callable[[Op, int], list[tuple[str, int]]]:
