@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dmlc.frontend.onnx.tensors import from_torch, to_torch
-from dmlc.frontend.onnx.values import Known, Tensor, Weight
+from dmlc.frontend.onnx.values import FOLD_LIMIT, Known, Tensor, Weight
 from dmlc.interpret.evaluate import evaluate
 from dmlc.ir.builder import infer_types
 from dmlc.ir.core import Block, Op, Value
@@ -18,7 +18,6 @@ from dmlc.ir.location import UNKNOWN, DmlcError, Loc
 from dmlc.ir.types import FLOATS, TensorType, Type
 
 Operand = Union[Tensor, int, float, bool]
-FOLD_LIMIT = 1 << 22  # elements of the largest value made while folding at import
 
 
 class Emitter(Protocol):
@@ -204,8 +203,8 @@ def _unrepeated(known: Known, rest: Sequence[int]) -> Known:
     for d in range(array.ndim):
         place = len(rest) - array.ndim + d
         if array.shape[d] > 1 and place >= 0 and rest[place] == array.shape[d]:
-            first = array.take([0], axis=d)
-            array = first if _same_bits(array, first) else array
+            first = array[(slice(None),) * d + (slice(0, 1),)]
+            array = first if array.strides[d] == 0 or _same_bits(array, first) else array
     if array.size == 1 and array.ndim <= len(rest):
         array = array.reshape(())
     return known if array is known.array or array.shape == known.shape else Known(array, known.dtype, known.name)

@@ -13,7 +13,7 @@ from dmlc.frontend.onnx.graph import attribute_value
 from dmlc.frontend.onnx.loader import source_of
 from dmlc.frontend.onnx.table import Unsupported
 from dmlc.frontend.onnx.tensors import python_value
-from dmlc.frontend.onnx.values import Known, Tensor, Weight
+from dmlc.frontend.onnx.values import FOLD_LIMIT, Known, Tensor, Weight
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
 
@@ -72,13 +72,15 @@ class Node(Emit):
             t = t.read()
         if not isinstance(t, Known):
             raise Unsupported(f"{what} must be known at import, but it depends on the data")
+        if t.array.size > FOLD_LIMIT:
+            raise Unsupported(f"{what} has {t.array.size} elements, too many to work with at import")
         return t.array
 
     def maybe_known(self, i: int) -> np.ndarray | None:
         t = self.get(i)
         if isinstance(t, Weight) and t.constant_like:
             t = t.read()
-        return t.array if isinstance(t, Known) else None
+        return t.array if isinstance(t, Known) and t.array.size <= FOLD_LIMIT else None
 
     def single(self, t: Tensor) -> Known | None:
         """The tensor as one number known at import, or None."""

@@ -11,6 +11,7 @@ from dmlc.frontend.onnx.loader import Source
 from dmlc.frontend.onnx.tensors import array_from, python_value
 from dmlc.ir.core import BlockArgument, Value
 
+FOLD_LIMIT = 1 << 22  # elements of the largest value made while folding at import
 INTEGERS_AT_IMPORT = 1 << 16  # integer initializers up to this many elements are sizes, axes, indices and the like: read at import
 
 

@@ -67,7 +67,9 @@ def _split(n: Node, sizes: Sequence[int] | None) -> list[Tensor]:
     axis = n.axis(n.attr("axis", 0), n.rank(0))
     total = n.shape(0)[axis]
     if sizes is None:
-        count = n.attr("num_outputs", len(n.proto.output))
+        count = len(n.proto.output)
+        if n.attr("num_outputs", count) != count:
+            raise DmlcError(f"num_outputs is {n.attr('num_outputs')}, but the node has {count} results")
         part = -(-total // count)
         sizes = [max(0, min(part, total - i * part)) for i in range(count)]
     if sum(checked_sizes(sizes)) != total:
