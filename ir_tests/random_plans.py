@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from dmlc.cost.reshard import reshard
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Module, Op, Value
 from dmlc.ir.sharding import Mesh
@@ -31,7 +30,7 @@ def place_randomly(module: Module, mesh: Mesh, rng: random.Random, known: Known 
         if op.name == "func.return":
             break
         options = _candidates(op, mesh, axes, grains.get(op, {}), known)
-        fitting = [c for c in options if all(_reachable(mesh, current[v], s, v) for v, s in zip(op.operands, c.operands))]
+        fitting = [c for c in options if all(_reachable(current[v], s) for v, s in zip(op.operands, c.operands))]
         splitting = [c for c in fitting if not c.place.is_trivial]
         chosen = rng.choice(splitting if splitting and rng.random() < eager else fitting)
         used += not chosen.place.is_trivial
@@ -52,10 +51,10 @@ def _candidates(op: Op, mesh: Mesh, axes: tuple[str, ...], grains: dict[str, tup
     return known[key]
 
 
-def _reachable(mesh: Mesh, current: Sharding | None, wanted: Sharding, value: Value) -> bool:
+def _reachable(current: Sharding | None, wanted: Sharding) -> bool:
     if current is None:  # an argument may rest anywhere, complete
         return not wanted.unreduced
-    return reshard(mesh, current, wanted, value.shape) is not None
+    return set(wanted.unreduced) <= set(current.unreduced)  # a complete value cannot become unreduced
 
 
 def _annotate(module: Module, mesh: Mesh, current: dict[Value, Sharding | None]) -> None:

@@ -22,6 +22,7 @@ from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 from dmlc.planner.batch import batch_of, data_places
 from dmlc.planner.candidates import Candidate, candidates
+from dmlc.planner.classes import Classes
 from dmlc.planner.grains import grains_of
 from dmlc.planner.pricing import Pricing, is_matrix, signature
 from dmlc.planner.program import Bounds, Program, Solution, infeasible
@@ -112,12 +113,13 @@ def solve(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tu
     grains = grains_of(function, mesh, tensor)
     options: dict[Op, list[Candidate]] = {}
     known: dict[tuple, list[Candidate]] = {}
-    for op, place in places.items():
-        key = (signature(op), place, batch.factors[op], tuple(sorted(grains.get(op, {}).items())))
+    keys = {op: (signature(op), place, batch.factors[op], tuple(sorted(grains.get(op, {}).items()))) for op, place in places.items()}
+    for op, key in keys.items():
         if key not in known:
-            known[key] = candidates(op, mesh, tensor, place, batch.factors[op], grains.get(op, {}))
+            known[key] = candidates(op, mesh, tensor, places[op], batch.factors[op], grains.get(op, {}))
         options[op] = known[key]
-    program = Program(function, mesh, Pricing(mesh, cost), options, inputs, bounds)
+    classes = Classes(function, lambda op: keys.get(op, op.id))
+    program = Program(function, mesh, Pricing(mesh, cost), options, inputs, bounds, classes)
     solution = program.solve()
     return (Planned(mesh, solution, options, inputs) if solution is not None else None), program
 

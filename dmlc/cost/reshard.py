@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dmlc.ir.attributes import AttrDict, Sharding
 from dmlc.ir.sharding import Mesh
@@ -23,7 +24,12 @@ class Step:
 def reshard(mesh: Mesh, source: Sharding, target: Sharding, shape: Sequence[int]) -> list[Step] | None:
     """Steps from `source` to `target` for a tensor of global `shape`; None when there is no way (a complete value cannot become
     unreduced). Free slices come first, then reductions (scattering where the target is split by the same axes), then moves and gathers."""
-    return _Walk(mesh, source, target, tuple(shape)).steps()
+    return _cached(mesh, source, target, tuple(shape))
+
+
+@lru_cache(maxsize=1 << 16)
+def _cached(mesh: Mesh, source: Sharding, target: Sharding, shape: tuple[int, ...]) -> list[Step] | None:
+    return _Walk(mesh, source, target, shape).steps()
 
 
 class _Walk:

@@ -3,11 +3,13 @@
 One binary variable an op and candidate, an argument and resting sharding, a result and final sharding. A value is resharded once
 for each sharding asked of it: for each consumer, flows f[a, t] from the value's sharding a to the asked t, with row and column sums
 tied to the choices on both sides, and an edge e[a, t] >= f[a, t] that carries the price once for all consumers.
-With these flow equalities the relaxation is nearly always integral.
+With these flow equalities the relaxation is nearly always integral. Ops of one class (`dmlc.planner.classes`) share their variables,
+priced as often as they occur.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of
 from dmlc.planner.candidates import Candidate
+from dmlc.planner.classes import Classes
 from dmlc.planner.pricing import Pricing, is_matrix
 
 RELAXED = 10**3  # price of exceeding a hard bound by the whole, in multiples of all prices together
@@ -55,8 +58,9 @@ class Solution:
 class Program:
     """Builds and solves the programme for one function, mesh and set of candidates."""
 
-    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds):
+    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds, classes: Classes):
         self.function, self.mesh, self.pricing, self.options, self.inputs, self.bounds = function, mesh, pricing, options, inputs, bounds
+        self.classes = classes
         self.costs: list[float] = []
         self.binary: list[int] = []
         self.upper: list[float] = []
@@ -102,17 +106,25 @@ class Program:
         self._memory_bound()
 
     def _op(self, op: Op, options: list[Candidate]) -> None:
-        variables = [self._variable(self.pricing.op(op, c), binary=True) for c in options]
-        self.choice[op] = variables
-        self._constraint([(x, 1) for x in variables], 1, 1)
-        for x, c in zip(variables, options):
-            for i, (value, sharding) in enumerate(zip(op.operands, c.operands)):
-                self.asked.setdefault(value, {}).setdefault((op, i), {}).setdefault(sharding, []).append(x)
-            for result, sharding in zip(op.results, c.results):
-                self.source.setdefault(result, {}).setdefault(sharding, []).append(x)
+        """The first of a class brings the variables; every member says whom it asks."""
+        first = self.classes.op(op)
+        if first is op:
+            count = self.classes.count[op]
+            self.choice[op] = [self._variable(count * self.pricing.op(op, c), binary=True) for c in options]
+            self._constraint([(x, 1) for x in self.choice[op]], 1, 1)
+            for x, c in zip(self.choice[op], options):
+                for result, sharding in zip(op.results, c.results):
+                    self.source.setdefault(result, {}).setdefault(sharding, []).append(x)
+        for i, operand in enumerate(op.operands):
+            consumers = self.asked.setdefault(self.classes.value(operand), {})
+            if (first, i) not in consumers:
+                consumers[first, i] = {}
+                for x, c in zip(self.choice[first], options):
+                    consumers[first, i].setdefault(c.operands[i], []).append(x)
 
     def _result(self, index: int, value: Value) -> None:
         """A result may end in any sharding its value can have, complete."""
+        value = self.classes.value(value)
         given = self.source.get(value)
         if given is None:
             given = {self.inputs.get(value) or self.mesh.replicated(value.tensor.rank): []}  # type: ignore[arg-type]
@@ -125,11 +137,13 @@ class Program:
 
     def _argument(self, arg: BlockArgument) -> None:
         """An input rests as the data axes say; a weight in any sharding that somebody asks for, reading it priced lightly."""
+        if self.classes.value(arg) is not arg:
+            return
         if arg in self.inputs:
             states = {self.inputs[arg]: 0.0}
         else:
             wanted = [s for consumer in self.asked.get(arg, {}).values() for s in consumer if not s.unreduced]
-            states = {s: 1e-3 * self._held(arg, s) for s in dict.fromkeys([self.mesh.replicated(arg.tensor.rank), *wanted])}
+            states = {s: 1e-3 * self.classes.count[arg] * self._held(arg, s) for s in dict.fromkeys([self.mesh.replicated(arg.tensor.rank), *wanted])}
         variables = {s: self._variable(cost, binary=True) for s, cost in states.items()}
         self.resting[arg] = variables
         self._constraint([(y, 1) for y in variables.values()], 1, 1)
@@ -140,14 +154,15 @@ class Program:
 
     def _flows(self, value: Value, consumers: dict[Any, dict[Sharding, list[int]]]) -> None:
         sources = self.source[value]
+        count = self.classes.size(value)
         if len(sources) == 1 and all(set(c) == set(sources) for c in consumers.values()):
             return
         targets = list(dict.fromkeys(t for c in consumers.values() for t in c))
         price = {(a, t): self.pricing.reshard(a, t, value.tensor) for a in sources for t in targets}
         shared = len(consumers) > 1
-        edges = {k: self._variable(p) for k, p in price.items() if p} if shared else {}
+        edges = {k: self._variable(count * p) for k, p in price.items() if p} if shared else {}
         for wanted in consumers.values():
-            flow = {(a, t): self._variable(0.0 if shared else float(price[a, t] or 0)) for a in sources for t in wanted if price[a, t] is not None}
+            flow = {(a, t): self._variable(0.0 if shared else float(count * (price[a, t] or 0))) for a in sources for t in wanted if price[a, t] is not None}
             for t, variables in wanted.items():
                 self._constraint([(flow[a, t], 1) for a in sources if (a, t) in flow] + [(x, -1) for x in variables], 0, 0)
             for a, variables in sources.items():
@@ -162,12 +177,14 @@ class Program:
         if self.bounds.share is not None:
             matrices = [a for a in self.function.args if a not in self.inputs and is_matrix(a)]
             total = sum(a.tensor.bytes for a in matrices)
-            terms = [(y, self.pricing.local_bytes(a.tensor, s) / total) for a in matrices for s, y in self.resting[a].items()]
+            counts = Counter(self.classes.value(a) for a in matrices)
+            terms = [(y, n * self.pricing.local_bytes(a.tensor, s) / total) for a, n in counts.items() for s, y in self.resting[a].items()]  # type: ignore[index]
             self._soft("parameter bytes", terms, self.bounds.share)
         if self.bounds.flops_share is not None:
             contractions = [op for op in self.options if flops_of(op)]
             total = sum(flops_of(op) for op in contractions)
-            terms = [(x, self.pricing.work(op, c.place) / total) for op in contractions for x, c in zip(self.choice[op], self.options[op])]
+            counts = Counter(self.classes.op(op) for op in contractions)
+            terms = [(x, n * self.pricing.work(op, c.place) / total) for op, n in counts.items() for x, c in zip(self.choice[op], self.options[op])]
             self._soft("contraction FLOPs", terms, self.bounds.flops_share)
 
     def _soft(self, name: str, terms: list[tuple[int, float]], bound: float) -> None:
@@ -181,13 +198,13 @@ class Program:
     def _memory_bound(self) -> None:
         if not self.bounds.memory:
             return
-        held = [(y, float(self.pricing.local_bytes(a.tensor, s))) for a, states in self.resting.items() for s, y in states.items()]
+        held = [(y, float(self.classes.count[a] * self.pricing.local_bytes(a.tensor, s))) for a, states in self.resting.items() for s, y in states.items()]
         unit = float(max(self.bounds.memory, 1))
         for live in peak_points(self.function):
             terms = list(held)
-            for value in live:
+            for value, n in Counter(self.classes.value(v) for v in live).items():
                 for s, variables in self.source[value].items():
-                    terms += [(x, float(self.pricing.local_bytes(value.tensor, s))) for x in variables]
+                    terms += [(x, float(n * self.pricing.local_bytes(value.tensor, s))) for x in variables]
             if terms:
                 self._constraint([(x, c / unit) for x, c in terms], -float("inf"), 1.0)
 
@@ -226,8 +243,8 @@ class Program:
         excess = {name: float(x[i]) for name, i in self.excess.items() if x[i] > 1e-6}
         dear = sum(self.costs[i] * x[i] for i in self.excess.values())
         return Solution(
-            {op: self.options[op][i] for op, i in picked.items()},
-            {arg: best(states) for arg, states in self.resting.items()},
+            {op: options[picked[self.classes.op(op)]] for op, options in self.options.items()},
+            {arg: best(self.resting[self.classes.value(arg)]) for arg in self.function.args},  # type: ignore[index]
             [best(states) for states in self.final],
             objective - dear,
             min(bound - dear, objective - dear),
