@@ -33,7 +33,7 @@ def dropout_kernel(x_ptr, y_ptr, seed_ptr, step_ptr, stream, size, columns, widt
 
 
 def dropout(x: torch.Tensor, seed: torch.Tensor, step: torch.Tensor, stream: int, p: float, width: int | None = None, first_row: int = 0, first_column: int = 0) -> torch.Tensor:
-    """x / (1 - p) where kept, else 0. The last dim of x is columns; by default x is the whole tensor.
+    """x * 1 / (1 - p) where kept, else 0. The last dim of x is columns; by default x is the whole tensor.
 
     `seed` and `step` are i64 tensors of rank 0. The gradient is the same function of the result's gradient.
     """

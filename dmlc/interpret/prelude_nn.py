@@ -91,6 +91,11 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
+def philox_word(index, seed, step, stream):
+    """The first word for each element: key = seed, counter = (64-bit element index, step, stream)."""
+    return philox(index & _WORD, (index >> 32) & _WORD, step & _WORD, torch.full_like(step, stream & _WORD), seed & _WORD, (seed >> 32) & _WORD)[0]
+
+
 def element_index(local, shape, starts, device):
     """Row-major index, in a tensor of `shape`, of each element of a part of shape `local` that begins at `starts`."""
     index = torch.zeros((), dtype=torch.int64, device=device)
@@ -126,6 +131,6 @@ def dropout_mask(seed, step, stream, local, shape, starts, p):
 
 
 def dropout(x, seed, step, stream, shape, starts, p):
-    """x / (1 - p) where kept, else 0."""
+    """x * 1 / (1 - p) where kept, else 0."""
     keep = dropout_mask(seed, step, stream, x.shape, shape, starts, p)
-    return torch.where(keep, x / (1 - p), torch.zeros((), dtype=x.dtype, device=x.device)) if p < 1 else torch.zeros_like(x)
+    return torch.where(keep, x * (1 / (1 - p) if p < 1 else 0.0), torch.zeros((), dtype=x.dtype, device=x.device))

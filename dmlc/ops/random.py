@@ -14,13 +14,14 @@ from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample, attribute, own_attrs
-from dmlc.ops.emit import f32, i1
+from dmlc.ops.emit import cast, f32, scalar
+from dmlc.ops.terms import Term
 
 if TYPE_CHECKING:
     from dmlc.ir.builder import Builder
 
 SCALAR = TensorType((), "i64")
-BITS = 2**24  # a keep decision looks at this many values of the first word
+INDEX = "({0} + tl.full([], 0, tl.int64))"  # in a kernel an index may be a bare number
 
 
 class Random(OpDef):
@@ -72,6 +73,49 @@ class Random(OpDef):
         return {}
 
 
+class Philox(OpDef):
+    """The first word (0 to 2^32 - 1) of Philox4x32-10 for each element index: what a draw inside a kernel comes down to."""
+
+    name = "dmlc.philox"
+    attributes = {"stream": REQUIRED}
+    rule = "..., (), () -> ..."
+    torch = "philox_word({0}, {1}, {2}, {stream})"
+    triton = "tl.philox({1}, (INDEX & 0xFFFFFFFF).to(tl.uint32), (INDEX >> 32).to(tl.uint32), (INDEX * 0 + {2}).to(tl.uint32), (INDEX * 0 + {stream}).to(tl.uint32), 10)[0].to(tl.int64)".replace("INDEX", INDEX)
+    no_vjp = "integer valued"
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        if [v.dtype for v in op.operands] != ["i64"] * 3:
+            raise DmlcError(f"'{op.name}' takes an index, a seed and a step, all i64", op.loc)
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        def any_index(rng: Any, shape: Any, dtype: str) -> Any:
+            return rng.integers(0, 2**62, shape)
+
+        values = AttrDict({"0": any_index, "1": any_index})
+        return [Sample((TensorType(s, "i64"), SCALAR, SCALAR), AttrDict(stream=n), values=values) for n, s in enumerate(((5, 7), (1,), (0, 4), (), (130,)))]
+
+
+def word_of(b: Builder, op: Op, first: int) -> Term:
+    """The first word of each element of a random op: iotas make its index in the global shape."""
+    (seed, step, *starts), shape, rank = op.operands[first:], global_shape(op), op.result.tensor.rank
+    index = None
+    for d, n in enumerate(op.result.shape):
+        line = TensorType(tuple(n if i == d else 1 for i in range(rank)), "i64")
+        at = Term(b, b.emit("dmlc.iota", types=[line], dim=d))
+        at = at + Term(b, starts[d]) if starts else at
+        index = at if index is None else index * shape[d] + at
+    position = scalar(b, 0, "i64") if index is None else index.value
+    return Term(b, b.emit("dmlc.philox", position, seed, step, stream=attribute(op, "stream")))
+
+
+def is_kept(b: Builder, op: Op, first: int) -> Term:
+    """Whether each element is kept: 24 bits of its word against p."""
+    return word_of(b, op, first).shift_right(8) >= round(attribute(op, "p") * 2**24)
+
+
 def global_shape(op: Op) -> tuple[int, ...]:
     """The shape that indices count in."""
     return tuple(attribute(op, "shape")) if attribute(op, "shape") is not None else op.result.shape
@@ -85,6 +129,12 @@ class RandomUniform(Random):
     @staticmethod
     def torch(op: Op) -> str:
         return f"random_uniform({RandomUniform.counter(op)}, {{r0.dtype}})"
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        dtype = op.result.dtype
+        bits = {"f16": 11, "bf16": 8}.get(dtype, 24)
+        return [(Term(b, cast(b, word_of(b, op, 0).shift_right(32 - bits).value, dtype)) * 2.0**-bits).value]
 
 
 class RandomNormal(Random):
@@ -108,13 +158,17 @@ class DropoutMask(Random):
     def torch(op: Op) -> str:
         return f"dropout_mask({DropoutMask.counter(op)}, {{p}})"
 
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        return [is_kept(b, op, 0).value]
+
     @classmethod
     def extra(cls) -> dict[str, Any]:
         return {"p": 0.3}
 
 
 class Dropout(Random):
-    """x / (1 - p) where an element is kept, else 0; kept as `dmlc.dropout_mask` of the same seed, step and stream says."""
+    """x * 1 / (1 - p) where an element is kept, else 0; kept as `dmlc.dropout_mask` of the same seed, step and stream says."""
 
     name = "dmlc.dropout"
     attributes = {"p": REQUIRED, "stream": REQUIRED, "shape": None}
@@ -147,13 +201,9 @@ class Dropout(Random):
 
     @staticmethod
     def decompose(b: Builder, op: Op) -> list[Value]:
-        """The mask, then a select."""
-        x, p = op.operands[0], attribute(op, "p")
-        attrs = {"p": p, "stream": attribute(op, "stream"), "shape": global_shape(op)}
-        mask = b.op("dmlc.dropout_mask", op.operands[1:], attrs, [i1(*op.result.shape)]).result
-        zero = b.emit("dmlc.full", types=[TensorType((), x.dtype)], value=0.0)
-        scale = b.emit("dmlc.full", types=[TensorType((), x.dtype)], value=1.0 / (1.0 - p) if p < 1 else 0.0)
-        return [b.emit("dmlc.select", mask, b.emit("dmlc.mul", x, scale), zero)]
+        """Index, word, comparison, select: all of it fits a kernel, where the mask is never stored."""
+        x, p = Term(b, op.operands[0]), attribute(op, "p")
+        return [is_kept(b, op, 1).select(x * (1 / (1 - p) if p < 1 else 0.0), 0).value]
 
     @classmethod
     def samples(cls) -> list[Sample]:
