@@ -79,7 +79,7 @@ class PassManager:
         check_conditions(pass_, module, "ensures")
         if self.diff:
             report.diff = _difference(text, print_module(module), pass_.name)
-        if before is not None:
+        if before is not None and report.changed:
             from dmlc.passmanager.check import compare
 
             report.check = compare(before, module, pass_.numerics, context.weights)
