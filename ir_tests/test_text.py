@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from text_helpers import xdsl_accepts
 
 import dmlc.ops  # noqa: F401
 from dmlc.ir.location import DmlcError
@@ -80,18 +81,6 @@ def modules_of(path: Path) -> list[str]:
         except DmlcError:
             continue  # a test of an error message
     return printed
-
-
-def xdsl_accepts(text: str) -> None:
-    from xdsl.context import Context
-    from xdsl.dialects.builtin import Builtin
-    from xdsl.dialects.func import Func
-    from xdsl.parser import Parser
-
-    context = Context(allow_unregistered=True)
-    context.load_dialect(Builtin)
-    context.load_dialect(Func)
-    Parser(context, text).parse_module().verify()
 
 
 @pytest.mark.parametrize("path", all_tests(FOLDER), ids=lambda p: str(p.relative_to(FOLDER)))
