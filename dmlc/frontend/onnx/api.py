@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from dmlc.frontend.onnx.emit import Emit
-from dmlc.frontend.onnx.importer import Frame, Importer, opsets_of
+from dmlc.frontend.onnx.importer import Frame, Importer, one_line, opsets_of
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
@@ -63,7 +63,7 @@ def import_onnx(
     except DmlcError as e:
         raise e if e.loc.known else DmlcError(e.message, Loc(str(path)), e.notes) from None
     except Exception as e:  # parts of a damaged file that lie outside nodes
-        raise DmlcError(f"the model is damaged: {type(e).__name__}: {e}", Loc(str(path))) from e
+        raise DmlcError(f"the model is damaged: {one_line(e)}", Loc(str(path))) from e
 
 
 def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int], trainable: str | None) -> ImportResult:

@@ -138,7 +138,7 @@ class Importer:
         except DmlcError as e:
             raise e if e.loc.known else DmlcError(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
         except Exception as e:  # a damaged file can break any assumption of a handler
-            raise DmlcError(f"{proto.op_type} cannot be imported: {type(e).__name__}: {e}", Loc(name)) from e
+            raise DmlcError(f"{proto.op_type} cannot be imported: {one_line(e)}", Loc(name)) from e
         self._bind(proto, frame, name, results)
 
     def _results(self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None]) -> Sequence[Tensor | Poison]:
@@ -203,6 +203,11 @@ class Importer:
         notes = [f"{operator} ({len(names)}×: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}): {why}" for (operator, why), names in by_operator.items()]
         operators = list(dict.fromkeys(o for o, _, _ in self.unsupported))
         raise DmlcError(f"unsupported: {', '.join(operators)}", Loc(str(self.path)), tuple(notes[:MAX_LISTED]))
+
+
+def one_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from dmlc.frontend.onnx.graph import subgraphs
 from dmlc.frontend.onnx.tensors import NUMPY, array_of, dtype_of_element, shape_of_proto
 from dmlc.ir.location import DmlcError, Loc
 
@@ -59,6 +60,9 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     except DecodeError:
         raise DmlcError("not an ONNX model: the file is damaged, cut short or of another format", loc) from None
     _check_header(model, loc)
+    _check_text(model.graph, loc)
+    for function in model.functions:
+        _check_text(function, loc)
     return model
 
 
@@ -72,6 +76,21 @@ def _check_header(model: onnx.ModelProto, loc: Loc) -> None:
             raise DmlcError(f"the model uses operator set {entry.version}; known are 1 to {NEWEST_OPSET}", loc)
     if not model.graph.output:
         raise DmlcError("the graph has no outputs", loc)
+
+
+def _check_text(graph: onnx.GraphProto | onnx.FunctionProto, loc: Loc) -> None:
+    """Names must be UTF-8: protobuf hands others out as bytes, which no later step expects."""
+    texts = [t for n in graph.node for t in (n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute))]
+    if isinstance(graph, onnx.GraphProto):
+        values = [*graph.input, *graph.output]
+        texts += [t.name for t in (*graph.initializer, *values)] + [d.dim_param for v in values for d in v.type.tensor_type.shape.dim]
+    else:
+        texts += [graph.name, graph.domain, *graph.input, *graph.output]
+    broken = next((t for t in texts if not isinstance(t, str)), None)
+    if broken is not None:
+        raise DmlcError(f"the model is damaged: the name {broken!r} is not valid text", loc)
+    for inner in (g for n in graph.node for g in subgraphs(n)):
+        _check_text(inner, loc)
 
 
 def source_of(tensor: onnx.TensorProto, model_path: Path) -> Source:
