@@ -88,7 +88,8 @@ class Call:
         return self.plain(self.arguments.get(name))
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        found = self[name]
+        return default if found is None else found
 
     def plain(self, argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):

@@ -74,9 +74,11 @@ def index_put(c: Call) -> Value:
 
 @aten("gather", "take_along_dim")
 def gather(c: Call) -> Value:
-    dim = c.dim()
+    x, dim = c.x(), c.dim()
     at = c.value("index" if "index" in c.arguments else "indices")
-    return c.emit("take_along", c.x(), wrapped(c, at, c.x().shape[dim]), dim=dim)
+    for d, n in enumerate(at.shape):  # along other dims the index may cover a part only
+        x = c.slice(x, d, 0, n) if d != dim else x
+    return c.emit("take_along", x, wrapped(c, at, x.shape[dim]), dim=dim)
 
 
 @aten("scatter", "scatter_add", "scatter_reduce")
@@ -87,7 +89,16 @@ def scatter(c: Call) -> Value:
     name = "add" if "scatter_add" in str(c.node.target) else c["reduce"]
     if name not in REDUCES or c["include_self"] is False:
         raise c.error(f"scatter with reduce={name!r}, include_self={c['include_self']} is not supported")
-    return c.emit("scatter", x, at, _cut_to(c, source, at.shape), dim=dim, reduce=REDUCES[name])
+    return _scattered(c, x, at, _cut_to(c, source, at.shape), dim, REDUCES[name])
+
+
+def _scattered(c: Call, x: Value, at: Value, source: Value, dim: int, reduce: str) -> Value:
+    """What the index does not reach along the other dims is set aside and joined on again."""
+    for d, n in enumerate(at.shape):
+        if d != dim and n < x.shape[d]:
+            reached = _scattered(c, c.slice(x, d, 0, n), at, source, dim, reduce)
+            return c.emit("concat", reached, c.slice(x, d, n, x.shape[d]), dim=d)
+    return c.emit("scatter", x, at, source, dim=dim, reduce=reduce)
 
 
 def _cut_to(c: Call, source: Value, shape: tuple) -> Value:

@@ -20,6 +20,11 @@ def expand(c: Call) -> Value:
     return c.broadcast(c.x(), c.type.shape)
 
 
+@aten("broadcast_tensors")
+def broadcast_tensors(c: Call) -> list[Value]:
+    return [c.broadcast(v, t.shape) for v, t in zip(c.values("tensors"), c.types)]
+
+
 @aten("transpose.int", "t", "mT", "mH", "numpy_T", "adjoint", "swapaxes", "swapdims")
 def transpose(c: Call) -> Value:
     rank = c.x().tensor.rank

@@ -23,8 +23,6 @@ class Promoted(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {k: torch.float64 if v in HALVES else v for k, v in (kwargs or {}).items()}
         args = [torch.float64 if isinstance(a, torch.dtype) and a in HALVES else a for a in args]
-        if "dtype" in kwargs and kwargs["dtype"] is None and func is torch.ops.aten.arange.default:
-            kwargs.pop("dtype")
         return func(*args, **kwargs)
 
 
@@ -41,9 +39,7 @@ class Reference:
         args, kwargs = torch.utils._pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
         with torch.no_grad():
             if double:
-                module = copy.deepcopy(module).double()
-                with Promoted():
-                    outputs = module(*args, **kwargs)
+                outputs = _in_double(copy.deepcopy(module).double(), args, kwargs)
             else:
                 outputs = module(*args, **kwargs)
         leaves = torch.utils._pytree.tree_leaves(outputs)
@@ -59,6 +55,16 @@ class Reference:
         x = torch.as_tensor(numpy.array(inputs[name]))
         x = x.view(torch.bfloat16) if x.dtype == torch.uint16 and traced.dtype == torch.bfloat16 else x.to(traced.dtype)
         return x.double() if double and x.is_floating_point() else x
+
+
+def _in_double(module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Promoted():
+            return module(*args, **kwargs)
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _numpy(x: torch.Tensor) -> numpy.ndarray:
