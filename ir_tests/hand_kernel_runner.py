@@ -73,6 +73,7 @@ def norm_grad_cases(rows: int, columns: int) -> Iterator[tuple[str, Callable[[],
 
 
 def dropout_cases() -> Iterator[tuple[str, Callable[[], Pair]]]:
+    from dmlc.interpret.prelude_nn import dropout as by_definition
     from dmlc.kernels import dropout as k
 
     seed, step = torch.tensor((5 << 32) + 9, device=DEVICE), torch.tensor(3, device=DEVICE)
@@ -81,6 +82,7 @@ def dropout_cases() -> Iterator[tuple[str, Callable[[], Pair]]]:
             x = seeded(*shape, dtype=dtype) + 5
             yield f"dropout {shape} {p} {dtype}", lambda x=x, p=p, s=stream: (k.dropout(x, seed, step, s, p), k.dropout_reference(x.float(), seed, step, s, p, x.shape[-1]).to(x.dtype))
     x = seeded(4, 9) + 5
+    yield "dropout is dmlc.dropout", lambda: (k.dropout(x, seed, step, 4, 0.5), by_definition(x, seed, step, 4, (4, 9), (), 0.5))
     for row, column, width in ((0, 3, 20), (7, 0, 9), (3, 1 << 31, 1 << 32)):
         part = (width, row, column)
         yield f"dropout part {part}", lambda part=part: (k.dropout(x, seed, step, 1, 0.5, *part), k.dropout_reference(x, seed, step, 1, 0.5, *part))

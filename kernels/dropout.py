@@ -10,11 +10,23 @@ BLOCK = 1024
 
 
 def dropout_reference(x: torch.Tensor, seed: torch.Tensor, step: torch.Tensor, stream: int, p: float, width: int, first_row: int = 0, first_column: int = 0) -> torch.Tensor:
-    """What the kernel computes, by the definition of `dmlc.dropout`."""
-    from dmlc.interpret.prelude_nn import dropout as by_definition
+    """What the kernel computes: Philox4x32-10 on Python's integers, one element after another."""
+    rows, columns = x.numel() // max(x.shape[-1], 1), x.shape[-1]
+    places = [(first_row + r) * width + first_column + c for r in range(rows) for c in range(columns)]
+    keep = [(first_word(index, int(step), stream, int(seed)) >> 8) >= round(p * 2**24) for index in places]
+    mask = torch.tensor(keep, dtype=torch.bool, device=x.device).reshape(x.shape)
+    return torch.where(mask, x * (1 / (1 - p) if p < 1 else 0.0), torch.zeros_like(x))
 
-    rows = x.reshape(-1, x.shape[-1])
-    return by_definition(rows, seed, step, stream, (first_row + rows.shape[0], width), (first_row, first_column), p).reshape(x.shape)
+
+def first_word(index: int, step: int, stream: int, seed: int) -> int:
+    """Of Philox4x32-10 with key = seed, counter = (64-bit index, step, stream) (Salmon, Moraes, Dror, Shaw, SC11)."""
+    word = 0xFFFFFFFF
+    c, k = [index & word, index >> 32 & word, step & word, stream & word], [seed & word, seed >> 32 & word]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & word, (a >> 32) ^ c[3] ^ k[1], a & word]
+        k = [(k[0] + 0x9E3779B9) & word, (k[1] + 0xBB67AE85) & word]
+    return c[0]
 
 
 @triton.jit

@@ -37,11 +37,6 @@ def scaled(b: Builder, x: Value, factor: float) -> Value:
     return x if factor == 1.0 else b.emit("dmlc.mul", x, scalar(b, factor, x.dtype))
 
 
-def shifted(b: Builder, x: Value, term: float) -> Value:
-    """x + term."""
-    return b.emit("dmlc.add", x, scalar(b, term, x.dtype))
-
-
 def cast(b: Builder, x: Value, dtype: str) -> Value:
     return x if x.dtype == dtype else b.emit("dmlc.cast", x, to=dtype)
 
@@ -49,19 +44,6 @@ def cast(b: Builder, x: Value, dtype: str) -> Value:
 def wide(b: Builder, x: Value) -> Value:
     """x in a dtype that sums and squares are safe in: narrow floats become f32."""
     return cast(b, x, "f32") if x.dtype in NARROW else x
-
-
-def reduced(b: Builder, kind: str, x: Value, dims: Sequence[int], keepdim: bool = True) -> Value:
-    """`reduce_<kind>` over `dims`; x itself when there are none."""
-    return b.emit(f"dmlc.reduce_{kind}", x, dims=tuple(dims), keepdim=keepdim) if dims else x
-
-
-def mean(b: Builder, x: Value, dims: Sequence[int]) -> Value:
-    """Mean over `dims`, which stay as size 1. NaN over nothing, as in PyTorch."""
-    count = 1
-    for d in dims:
-        count = count * x.shape[d]
-    return scaled(b, reduced(b, "sum", x, dims), 1.0 / count if count else float("nan"))
 
 
 def reshaped(b: Builder, x: Value, shape: Sequence[int]) -> Value:
