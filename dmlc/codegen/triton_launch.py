@@ -51,15 +51,19 @@ def _warps(elements: int, most: int) -> int:
 def _flat(body: KernelBody) -> Launch:
     size = body.space.rows
     tile = min(FLAT, power_of_two(size))
-    return Launch("flat", size, tile, 0, min(_warps(tile, 8), 4), needs_64_bits(body, size + tile))
+    return Launch("flat", size, tile, 0, min(_warps(tile, 8), 4), needs_64_bits(body, _up(size, tile)))
 
 
 def _persistent(body: KernelBody, block: int) -> Launch:
     rows = body.space.rows
     tile = min(max(TILE // block, 1), power_of_two(rows))
-    return Launch("persistent", rows, tile, block, _warps(tile * block, 16), needs_64_bits(body, (rows + tile) * block))
+    return Launch("persistent", rows, tile, block, _warps(tile * block, 16), needs_64_bits(body, _up(rows, tile) * block))
 
 
 def _looped(body: KernelBody) -> Launch:
     step = STEP if body.live() <= 12 else STEP // 2
-    return Launch("looped", body.space.rows, 1, step, 8, needs_64_bits(body, body.space.rows * (body.space.width + step)))
+    return Launch("looped", body.space.rows, 1, step, 8, needs_64_bits(body, body.space.rows * _up(body.space.width, step)))
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step

@@ -91,7 +91,12 @@ def emit_kernels(module: Module, prelude: str = "prelude") -> str:
 
     The file lists under AHEAD_OF_TIME what a compiler needs to build each kernel without a device (`dmlc.codegen.aot`).
     """
-    kernels = [emit_kernel(f) for f in kernel_functions(module)]
+    return emit_functions(kernel_functions(module), prelude)
+
+
+def emit_functions(functions: Iterable[Function], prelude: str = "prelude") -> str:
+    """`emit_kernels` for given functions."""
+    kernels = [emit_kernel(f) for f in functions]
     text = "\n\n\n".join(part for k in kernels for part in (k.kernel, k.reference, k.wrapper) if part)
     parts = [HEADER.format(imports=_imports(kernels, prelude)), *helpers_in(text), text, _table(kernels)]
     return "\n\n".join(p.strip("\n") + "\n" for p in parts if p)
@@ -116,15 +121,17 @@ def _kernel_text(body: KernelBody, launch: Launch) -> str:
 
 def _reference_text(function: Function) -> str:
     """The kernel's ops one by one in PyTorch, composites whole."""
+    from dmlc.interpret.evaluate import HELPERS
+
     names = Names()
+    names.taken.update(HELPERS)  # a value called like a helper would hide it
     texts: dict[Value, str] = {a: names.fresh(a.name) for a in function.args}
     head = f"def {function.name}_torch({', '.join(texts.values())}):"
     lines = []
-    for op in function.body:
-        if op is function.body.last:
-            continue
+    like = texts[next((a for a in function.args if a.tensor.rank > 0), function.args[0])]
+    for op in function.body.ops[:-1]:
         made = [names.fresh(op.name.split(".", 1)[1]) for _ in op.results]
-        device = f".to({next(iter(texts.values()))}.device)" if op.name in SOURCES else ""
+        device = f".to({like}.device)" if op.name in SOURCES else ""
         lines.append(f"    {', '.join(made)} = {render_torch(op, [texts[v] for v in op.operands])}{device}")
         texts.update(zip(op.results, made))
     return "\n".join([head, *lines, f"    return {', '.join(texts[v] for v in function.results)}"])

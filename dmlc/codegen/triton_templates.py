@@ -125,7 +125,7 @@ class Emitter:
     @property
     def _ragged(self) -> bool:
         """Whether the last block of columns is not full."""
-        return not self.flat and self.body.space.width % self.launch.columns != 0
+        return not self.flat and (self.body.space.width == 0 or self.body.space.width % self.launch.columns != 0)
 
     def _mask(self, extent: Extent) -> str:
         masks = [self._row_mask] * extent.rows + ["cols_in"] * (extent.cols and self._ragged)
@@ -160,29 +160,35 @@ class Emitter:
     def _compute(self, op: Op) -> str:
         if op.name == "dmlc.full":
             return number(attribute(op, "value"), op.result.dtype, self.one)
-        if op.name in ("dmlc.broadcast", "dmlc.reshape", "dmlc.copy") or (op.name in REDUCTIONS and not self.body.reduces(op)):
+        if self._passes_on(op):
             return self.need(op.operands[0])
         if op.name in REDUCTIONS:
             text = reduction(op, self._operand(op))
         elif op.name == "dmlc.iota":
             text = self._iota(op)
         else:
-            constant = all(_is_constant(v) for v in op.operands)
-            text = pointwise(op, [self._full(v, constant) for v in op.operands])
-        if self.every_value and "dmlc.part" not in op.attrs:
+            bare = all(not self.need(v).isidentifier() for v in op.operands)
+            text = pointwise(op, [self._full(v) if bare else self.need(v) for v in op.operands])
+        if self.every_value and op.attrs.get("dmlc.part") != "inside":
             text = rounded(text, op)
         self.line(f"{self.body.names[op.result]} = {text}")
         return self.body.names[op.result]
 
-    def _full(self, value: Value, constant: bool) -> str:
-        """An operand's text; a constant is a block of its own where all operands are constants (texts call methods on them)."""
+    def _passes_on(self, op: Op) -> bool:
+        """Whether a value inside the kernel is its operand: views, reductions of size-1 dims, a composite's own casts between floats."""
+        if op.name == "dmlc.cast" and "dmlc.part" in op.attrs and not self.every_value:
+            return triton_dtype(op.operands[0].dtype) == triton_dtype(op.result.dtype)
+        return op.name in ("dmlc.broadcast", "dmlc.reshape", "dmlc.copy") or (op.name in REDUCTIONS and not self.body.reduces(op))
+
+    def _full(self, value: Value) -> str:
+        """A value's text; a bare number becomes a block, for texts that call methods on it."""
         text = self.need(value)
-        return f"tl.full({self.one}, {_bare(text)}, {triton_dtype(value.dtype)})" if constant and not text.startswith("tl.full") else text
+        return text if text.isidentifier() or text.startswith("tl.full") else f"tl.full({self.one}, {_bare(text)}, {triton_dtype(value.dtype)})"
 
     def _operand(self, op: Op) -> str:
         """What a reduction runs over: its operand with a column dim, masked with the identity."""
         value = op.operands[0]
-        text = self._full(value, _is_constant(value))
+        text = self._full(value)
         if self._ragged:
             return f"tl.where(cols_in, {text}, {identity_of(op, self.one)})"
         if self.body.extent[value].cols:
@@ -199,7 +205,7 @@ class Emitter:
         return text if op.result.dtype == "i64" else f"({text}).to({triton_dtype(op.result.dtype)})"
 
     def store(self, value: Value, name: str) -> None:
-        text = self._full(value, _is_constant(value))
+        text = self._full(value)
         offset = self.index.offset(value) or self.index.row
         varying = self._varying(value)
         mask = self._mask(varying if varying.rows or varying.cols else Extent(rows=True))

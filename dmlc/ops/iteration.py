@@ -27,7 +27,7 @@ class Facts:
     inner: tuple[Axes, ...]  # values inside a composite
     sizes: tuple[int, ...]  # of the classes
     reduced: tuple[frozenset[int], ...]  # one set a reduction; empty ones (only size-1 dims) left out
-    count: int  # primitives inside
+    count: int  # ops that compute something: no constants, views
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _primitive_facts(op: Op) -> Facts | None:
                 sizes.append(size)
         axes.append(tuple(names[f] if f else UNIT for f in factors))
     reduced = frozenset(axes[0]) - frozenset(axes[-1]) - {UNIT} if op.name in REDUCTIONS else frozenset()
-    return Facts(tuple(axes), (), tuple(sizes), (reduced,) if reduced else (), 1)
+    return Facts(tuple(axes), (), tuple(sizes), (reduced,) if reduced else (), 0 if is_free(op) else 1)
 
 
 def _rule_dims(op: Op) -> list[list[str]] | None:
@@ -228,5 +228,6 @@ def iteration_space(ops: Sequence[Op], leaving: Iterable[Value]) -> Space | str:
 
 
 def primitives_in(op: Op) -> int:
+    """How many ops that compute something an op is made of."""
     facts = facts_of(op)
     return facts.count if facts is not None else 0

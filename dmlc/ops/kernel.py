@@ -158,11 +158,10 @@ def lowered(block: Block) -> Block | None:
 
 
 def _part(part: Op, whole: Op, mapping: dict[Value, Value], inside: bool) -> Op:
-    """A primitive of a composite. One whose value does not leave it carries `dmlc.part`: only a composite's results may be rounded."""
+    """A primitive of a composite. `dmlc.part` says where its value stays: a composite computes in one precision from its operands to its results."""
     clone = part.clone(mapping)
     clone.loc = whole.loc
-    if inside:
-        clone.attrs["dmlc.part"] = whole.name
+    clone.attrs["dmlc.part"] = "inside" if inside else "result"
     return clone
 
 
