@@ -20,6 +20,8 @@ INFERENCE = (
     "raise-composites",  # before unflatten: its patterns end where exporters flatten
     "unflatten",
     "unfuse-projections",
+    "canonicalize",  # raised and unflattened ops leave pairs of transposes and reshapes
+    "cse",
     "dce",
     "mixed-precision",  # nothing to do under fp32
     "fold",  # casts of weights become recipes that the loader evaluates once
