@@ -42,11 +42,20 @@ def norm_core(op: Op, rewriter: Rewriter) -> bool:
 def _under_root(m: Match, value: Value, divides: bool) -> Value | None:
     """What stands under the root of 1 / sqrt(y), or of sqrt(y) in a divisor."""
     if not divides:
-        inverse = m.made(value, "reciprocal")
-        root = m.made(inverse.operands[0], "sqrt") if inverse is not None else m.made(value, "rsqrt")
+        root = m.made(value, "rsqrt")
+        if root is None and (inverse := _inverse(m, value)) is not None:
+            root = m.made(inverse, "sqrt")
         return root.operands[0] if root is not None else _powered(m, value, -0.5)
     root = m.made(value, "sqrt")
     return root.operands[0] if root is not None else _powered(m, value, 0.5)
+
+
+def _inverse(m: Match, value: Value) -> Value | None:
+    """y of 1 / y."""
+    op = m.made(value, "reciprocal", "div")
+    if op is None or op.name == "dmlc.reciprocal":
+        return op.operands[0] if op is not None else None
+    return op.operands[1] if number_of(op.operands[0]) == 1 and op.attrs.get("rounding", "none") == "none" else None
 
 
 def _powered(m: Match, value: Value, exponent: float) -> Value | None:

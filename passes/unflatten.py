@@ -166,6 +166,12 @@ def _reduction(op: Op, flats: Flats, lead: tuple[int, ...]) -> Found:
     return {"dims": first + tuple(d + added for d in dims if d > 0)}, flats
 
 
+def _transposed(op: Op, flats: Flats, lead: tuple[int, ...]) -> Found:
+    """The merged dim stays in front."""
+    perm, added = op.attrs["perm"], len(lead) - 1
+    return ({"perm": (*range(len(lead)), *(p + added for p in perm[1:]))}, flats) if perm[0] == 0 else None
+
+
 RULES: dict[str, Callable[[Op, Flats, tuple[int, ...]], Found]] = {
     "dmlc.matmul": _product,
     "dmlc.linear": _product,
@@ -174,6 +180,7 @@ RULES: dict[str, Callable[[Op, Flats, tuple[int, ...]], Found]] = {
     "dmlc.softmax": _along,
     "dmlc.log_softmax": _along,
     "dmlc.slice": _along,
+    "dmlc.transpose": _transposed,
     "dmlc.concat": _along,
     "dmlc.cross_entropy": _rows,
     "dmlc.embedding": _lookup,
