@@ -15,6 +15,7 @@ from dmlc.interpret.evaluate import evaluate
 from dmlc.ir.builder import infer_types
 from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.location import UNKNOWN, DmlcError, Loc
+from dmlc.ir.registry import lookup
 from dmlc.ir.types import FLOATS, TensorType, Type
 
 Operand = Union[Tensor, int, float, bool]
@@ -107,7 +108,10 @@ class Emit:
         return self.emitter.constant(t) if uniform is None else self.full(uniform, t.dtype, t.shape)
 
     def op(self, name: str, operands: Sequence[Tensor], types: Sequence[Type] | None = None, **attrs: Any) -> Op:
-        return self.emitter.op(name, [self.value(t) for t in operands], attrs, types)
+        """An op; attributes that have their default value are left out."""
+        defaults = getattr(lookup(name), "attributes", {})
+        own = {k: v for k, v in attrs.items() if k not in defaults or type(v) is not type(defaults[k]) or v != defaults[k]}
+        return self.emitter.op(name, [self.value(t) for t in operands], own, types)
 
     def emit(self, name: str, *operands: Tensor, **attrs: Any) -> Value:
         """A one-result op whose type follows from its operands."""
