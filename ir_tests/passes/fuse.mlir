@@ -130,6 +130,7 @@ builtin.module attributes {dmlc.spmd} {
 
 // Groups in the text are made as they are, whatever a search would have done.
 // CHECK-LABEL: func.func @given
+// FEW-LABEL: func.func @given
 // CHECK: kernel.fused %x
 // CHECK-NEXT: ^
 // CHECK-NEXT: dmlc.exp
