@@ -33,7 +33,9 @@ def compare_with_original(compiled: Compiled) -> dict[str, bytes]:
         worst = max(worst, error)
         print(f"check: {name}: off by {error:.1e} of scale; {describe(want, other[name])}")
     if not worst <= TOLERANCE[precision]:
-        raise DmlcError(f"the compiled program differs from the original by {worst:.2e} of scale (allowed {TOLERANCE[precision]:.0e})", Loc(compiled.loaded.source))
+        raise DmlcError(
+            f"the compiled program differs from the original by {worst:.2e} of scale (allowed {TOLERANCE[precision]:.0e})", Loc(compiled.loaded.source)
+        )
     return {"check_inputs.npz": _npz(first), "check_outputs.npz": _npz(expected)}
 
 

@@ -89,7 +89,9 @@ def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path
         kernels = emit_kernels(compiled.module)
         report = None if args.no_kernel_report else kernel_report(kernels)
     dumps = {p.name: p for p in sorted((scratch / "ir").glob("*"))} if args.dump_ir else {}
-    write_folder(compiled.module, out, driver.final_weights(compiled), driver.plan_record(compiled), Path(args.model).name, kernels, report, dumps, extra, args.force)
+    write_folder(
+        compiled.module, out, driver.final_weights(compiled), driver.plan_record(compiled), Path(args.model).name, kernels, report, dumps, extra, args.force
+    )
 
 
 def kernel_report(kernels: str) -> dict[str, Any] | None:

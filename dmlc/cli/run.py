@@ -71,7 +71,9 @@ def launch(folder: Path, ranks: int, arguments: list[str]) -> int:
     """Start the ranks in a process group of their own; an interrupt ends them all."""
     launcher = str(folder.absolute() / "launch.py")
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), **os.environ}
-    command = [sys.executable, launcher] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), launcher]
+    command = (
+        [sys.executable, launcher] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), launcher]
+    )
     process = subprocess.Popen([*command, *arguments], env=environment, start_new_session=True)
     try:
         return 1 if process.wait() else 0
