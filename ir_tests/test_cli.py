@@ -90,7 +90,7 @@ def test_diff_times_and_checks():
 
 def test_dump_folder(tmp_path):
     assert opt.run(["-", "--passes", "cse,dce", "--dump-ir", str(tmp_path / "ir")], GOOD)[0] == 0
-    assert sorted(p.name for p in (tmp_path / "ir").iterdir()) == ["00-input.mlir", "01-cse.mlir", "02-dce.mlir"]
+    assert sorted(p.name for p in (tmp_path / "ir").iterdir()) == ["00-input.mlir", "01-cse.mlir", "02-dce.mlir", "seconds.json"]
 
 
 def test_main_command(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from dmlc.ir.verifier import verify
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 from dmlc.passmanager.contract import check_conditions
+
+SECONDS = "seconds.json"
 
 
 @dataclass
@@ -36,7 +39,7 @@ class PassManager:
 
     verify   run the verifier after each pass
     check    interpret the module before and after each pass and compare (`dmlc.passmanager.check`)
-    dump     folder for numbered text files `NN-<pass>.mlir` (00 is the input)
+    dump     folder for numbered text files `NN-<pass>.mlir` (00 is the input), and `seconds.json` with the time each pass took
     diff     keep the text difference that each pass makes
     progress called with each pass before it runs
     """
@@ -61,6 +64,8 @@ class PassManager:
             finally:
                 context.pass_name = ""
             self._dump(module, number, pass_.name)
+        if self.dump is not None:
+            (self.dump / SECONDS).write_text(json.dumps([round(r.seconds, 6) for r in reports]) + "\n")
         return reports
 
     def _step(self, pass_: Pass, module: Module, context: Context) -> Report:
@@ -78,7 +83,7 @@ class PassManager:
             verify(module)
         check_conditions(pass_, module, "ensures")
         if self.diff:
-            report.diff = _difference(text, print_module(module), pass_.name)
+            report.diff = difference(text, print_module(module), pass_.name)
         if before is not None and report.changed:
             from dmlc.passmanager.check import compare
 
@@ -102,7 +107,8 @@ def _count(module: Module) -> int:
     return sum(1 for f in module.functions for op in f.ops() if op is not f.return_op)
 
 
-def _difference(before: str, after: str, name: str) -> str:
+def difference(before: str, after: str, name: str) -> str:
+    """A unified difference of two texts, without a trailing newline; empty when they are equal."""
     import difflib
 
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"before {name}", f"after {name}", lineterm="", n=1)
