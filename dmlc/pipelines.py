@@ -17,6 +17,7 @@ SIMPLIFY = (
 
 INFERENCE = (
     *SIMPLIFY,
+    "fold-batch-norm",
     "raise-composites",  # before unflatten: its patterns end where exporters flatten
     "unflatten",
     "unfuse-projections",

@@ -3,38 +3,56 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dmlc.ir.attributes import SymbolRef
 from dmlc.ir.builder import Builder
-from dmlc.ir.core import BlockArgument, Module, Op, Value
+from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
 from dmlc.ir.location import Loc
 
-Recipe = Callable[[Builder, Value], Value]
+Recipe = Callable[..., Value]  # (builder, values of the sources) -> value
 
 
-def derived_argument(module: Module, source: BlockArgument, recipe: Recipe, name: str) -> BlockArgument:
-    """An argument of @main that holds `recipe(source)`, named near `name`. A source that has a recipe itself lends it: recipes don't chain."""
+def is_stored(value: Value, roles: tuple[str, ...] = ("param", "const")) -> bool:
+    """Whether a value is an argument of one of these roles whose content is known when the program is loaded."""
+    return isinstance(value, BlockArgument) and value.attrs.get("dmlc.role") in roles and not value.attrs.get("dmlc.overridable")
+
+
+def derived_argument(module: Module, sources: Sequence[Value], recipe: Recipe, name: str) -> BlockArgument:
+    """An argument of @main that holds `recipe(builder, *sources)`, named near `name`, with the first source's role.
+
+    A source that has a recipe itself lends it: recipes don't chain.
+    """
     taken = {f.name for f in module.functions} | {a.name for f in module.functions for a in f.args}
     function = module.add_function(_fresh("derived", taken))
     function.op.attrs["sym_visibility"] = "private"
-    value = _source(module, source, function.body)
-    value = recipe(Builder.at_end(function.body), value)
+    known: dict[str, Value] = {}
+    values = [_source(module, source, function.body, known) for source in sources]
+    value = recipe(Builder.at_end(function.body), *values)
     function.body.append(Op("func.return", [value], loc=Loc()))
-    attrs = {"dmlc.role": source.attrs["dmlc.role"], "dmlc.derived": SymbolRef(function.name), "dmlc.name": name}
+    first = sources[0]
+    assert isinstance(first, BlockArgument)
+    attrs = {"dmlc.role": first.attrs["dmlc.role"], "dmlc.derived": SymbolRef(function.name), "dmlc.name": name}
     return module.main.body.add_arg(value.type, _fresh(re.sub(r"\W+", "_", name).strip("_"), taken), attrs)
 
 
-def _source(module: Module, source: BlockArgument, body) -> Value:
-    """The source as a value inside the new recipe."""
+def _source(module: Module, source: Value, body: Block, known: dict[str, Value]) -> Value:
+    """The source as a value inside the new recipe; `known` are the recipe's arguments so far."""
+    assert isinstance(source, BlockArgument)
     if "dmlc.derived" not in source.attrs:
-        return body.add_arg(source.type, source.name, dict(source.attrs))
+        return _argument(source, body, known)
     old = next(f for f in module.functions if f.name == source.attrs["dmlc.derived"].name)
-    mapping: dict[Value, Value] = {a: body.add_arg(a.type, a.name, dict(a.attrs)) for a in old.args}
+    mapping: dict[Value, Value] = {a: _argument(a, body, known) for a in old.args}
     for op in old.body:
         if op is not old.return_op:
             body.append(op.clone(mapping))
     return mapping[old.results[0]]
+
+
+def _argument(arg: BlockArgument, body: Block, known: dict[str, Value]) -> Value:
+    if arg.name not in known:
+        known[arg.name] = body.add_arg(arg.type, arg.name, dict(arg.attrs))
+    return known[arg.name]
 
 
 def _fresh(stem: str, taken: set[str]) -> str:

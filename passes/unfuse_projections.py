@@ -14,7 +14,7 @@ from typing import ClassVar
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import BlockArgument, Module, Op, Value
 from dmlc.ops.base import attribute
-from dmlc.passes._derive import derived_argument
+from dmlc.passes._derive import derived_argument, is_stored
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -54,10 +54,10 @@ class Fused:
 def find(product: Op, context: Context) -> Fused | None:
     """The pattern behind a product of activations with a weight, or None."""
     weight = product.operands[1]
-    if not is_weight(weight) or weight.tensor.rank != 2 or product.result.tensor.rank < 2:
+    if not is_stored(weight) or weight.tensor.rank != 2 or product.result.tensor.rank < 2:
         return None
     found, value = Fused(product), product.result
-    while (bias := _only_user(value, "dmlc.add")) is not None and is_weight(_other(bias, value)) and _other(bias, value).shape == value.shape[-1:]:
+    while (bias := _only_user(value, "dmlc.add")) is not None and is_stored(_other(bias, value)) and _other(bias, value).shape == value.shape[-1:]:
         found.biases.append(bias)
         value = bias.result
     found.columns = value.shape[-1:]
@@ -70,10 +70,6 @@ def find(product: Op, context: Context) -> Fused | None:
     return found
 
 
-def is_weight(value: Value) -> bool:
-    return isinstance(value, BlockArgument) and value.attrs.get("dmlc.role") in ("param", "const") and not value.attrs.get("dmlc.overridable")
-
-
 def _only_user(value: Value, name: str) -> Op | None:
     return value.users[0] if len(value.uses) == 1 and value.users[0].name == name else None
 
@@ -83,7 +79,7 @@ def _other(op: Op, value: Value) -> Value:
 
 
 def _bias_of(op: Op) -> Value:
-    return next(v for v in op.operands if is_weight(v) and v.tensor.rank == 1)
+    return next(v for v in op.operands if is_stored(v) and v.tensor.rank == 1)
 
 
 def _follow(found: Fused, value: Value) -> bool:
@@ -188,4 +184,4 @@ def _part(module: Module, found: Fused, source: Value, axis: int, cut: Op) -> Va
 
     names = source.attrs.get("dmlc.names")
     stem = names[0] if names else source.attrs.get("dmlc.name", source.name)
-    return derived_argument(module, source, recipe, f"{stem}[{start}:{stop}]")
+    return derived_argument(module, [source], recipe, f"{stem}[{start}:{stop}]")
