@@ -125,10 +125,10 @@ def cut(x: torch.Tensor, mesh: Mesh, sharding: Sharding, coordinates: Mapping[st
     return x
 
 
-def join(parts: list[torch.Tensor], mesh: Mesh, sharding: Sharding, shape: tuple[int, ...]) -> torch.Tensor:
-    """The global tensor from all ranks' parts (the first holder of each element wins; replicas are not compared)."""
-    out = torch.zeros(shape, dtype=parts[0].dtype)
-    for rank in reversed(range(mesh.devices)):
+def join(parts: Mapping[int, torch.Tensor], mesh: Mesh, sharding: Sharding, shape: tuple[int, ...]) -> torch.Tensor:
+    """The global tensor from the parts of the ranks that hold it (the first holder of each element wins; replicas are not compared)."""
+    out = torch.zeros(shape, dtype=next(iter(parts.values())).dtype)
+    for rank in sorted(parts, reverse=True):
         coordinates = mesh.coordinates(rank)
         part, where = parts[rank], []
         for d, axes in enumerate(sharding.dims):

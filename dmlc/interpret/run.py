@@ -65,15 +65,16 @@ def _local_arguments(function: Function, arguments: Arguments, mesh: Mesh, rank:
 
 def _joined(function: Function, index: int, parts: list[torch.Tensor], mesh: Mesh) -> torch.Tensor:
     attrs = function.result_attrs[index]
-    if "dmlc.stage" in attrs:  # the value lives on one pipeline stage only
+    held = dict(enumerate(parts))
+    if "dmlc.stage" in attrs:  # the value lives on the ranks of one pipeline stage
         axis, stage = attrs["dmlc.stage"]
-        return next(p for r, p in enumerate(parts) if mesh.coordinates(r)[axis] == stage)
+        held = {r: p for r, p in held.items() if mesh.coordinates(r)[axis] == stage}
     sharding = signature_sharding(attrs)
     if sharding is None or len(parts) == 1:
-        return parts[0]
+        return next(iter(held.values()))
     type_ = function.results[index].type
     assert isinstance(type_, TensorType)
-    return join(parts, mesh, sharding, tuple(int(n) for n in global_type(type_, attrs).shape))
+    return join(held, mesh, sharding, tuple(int(n) for n in global_type(type_, attrs).shape))
 
 
 def _drive(generators: list[Any], exchange: Exchange) -> list[list[torch.Tensor]]:

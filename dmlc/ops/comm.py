@@ -61,6 +61,8 @@ def _check_axes(op: Op, axes) -> Mesh:
     for a in axes:
         if a not in mesh.sizes:
             raise DmlcError(f"'{op.name}' names the axis \"{a}\", but the mesh has {list(mesh.sizes)}", op.loc)
+        if a not in mesh.device_axes:
+            raise DmlcError(f"'{op.name}' names the axis \"{a}\", which runs in time: no ranks lie along it", op.loc)
     return mesh
 
 
@@ -70,6 +72,11 @@ class Collective(Comm):
     @classmethod
     def check(cls, op: Op) -> None:
         mesh = _check_axes(op, op.attrs["axes"])
+        for key in ("dims", "sizes", "grains", "split_dims", "split_sizes", "split_grains"):
+            if len(op.attrs.get(key, op.operands)) != len(op.operands):
+                raise DmlcError(f"'{op.name}' has {len(op.operands)} operands but {len(op.attrs[key])} {key}", op.loc)
+        for i, v in enumerate(op.operands):
+            cls.check_operand(op, i, v.tensor, mesh)
         expected = tuple(cls.delivered(op, i, v.tensor, mesh) for i, v in enumerate(op.operands))
         if op.attrs.get("combiner", "sum") not in COMBINERS:
             raise DmlcError(f"unknown combiner \"{op.attrs['combiner']}\"; it is one of {', '.join(COMBINERS)}", op.loc)
@@ -79,9 +86,24 @@ class Collective(Comm):
             raise DmlcError(f"operands of '{op.name}' have different dtypes; a bucket holds one", op.loc)
 
     @staticmethod
+    def check_operand(op: Op, index: int, operand: TensorType, mesh: Mesh) -> None:
+        """Raise when operand `index` has another size than the attributes say."""
+
+    @staticmethod
     def delivered(op: Op, index: int, operand: TensorType, mesh: Mesh) -> TensorType:
         """Type of result `index`."""
         raise AssertionError(op.name)
+
+
+def _check_size(op: Op, operand: TensorType, dim: int, size: int) -> None:
+    if operand.shape[dim] != size:
+        raise DmlcError(f"'{op.name}' takes {size} elements along dim {dim}, but an operand is {operand}", op.loc)
+
+
+def _check_part(op: Op, index: int, operand: TensorType, mesh: Mesh) -> None:
+    """A gathered dim comes in parts of its size after the gather."""
+    size = mesh.local_size(op.attrs["sizes"][index], op.attrs["axes"], op.attrs["grains"][index])
+    _check_size(op, operand, op.attrs["dims"][index], size)
 
 
 def delivered_types(op_name: str, attrs: dict, operands, mesh: Mesh) -> list[TensorType]:
@@ -113,6 +135,7 @@ class AllGather(Collective):
 
     name = "comm.all_gather"
     attributes = {"axes": REQUIRED, "dims": REQUIRED, "sizes": REQUIRED, "grains": REQUIRED}
+    check_operand = staticmethod(_check_part)
 
     @staticmethod
     def delivered(op: Op, index: int, operand: TensorType, mesh: Mesh) -> TensorType:
@@ -126,6 +149,10 @@ class ReduceScatter(Collective):
     attributes = {"axes": REQUIRED, "combiner": "sum", "dims": REQUIRED, "sizes": REQUIRED, "grains": REQUIRED}
 
     @staticmethod
+    def check_operand(op: Op, index: int, operand: TensorType, mesh: Mesh) -> None:
+        _check_size(op, operand, op.attrs["dims"][index], op.attrs["sizes"][index])
+
+    @staticmethod
     def delivered(op: Op, index: int, operand: TensorType, mesh: Mesh) -> TensorType:
         size = mesh.local_size(op.attrs["sizes"][index], op.attrs["axes"], op.attrs["grains"][index])
         return _resized(operand, op.attrs["dims"][index], size)
@@ -136,6 +163,11 @@ class AllToAll(Collective):
 
     name = "comm.all_to_all"
     attributes = {"axes": REQUIRED, "split_dims": REQUIRED, "split_sizes": REQUIRED, "split_grains": REQUIRED, "dims": REQUIRED, "sizes": REQUIRED, "grains": REQUIRED}
+
+    @staticmethod
+    def check_operand(op: Op, index: int, operand: TensorType, mesh: Mesh) -> None:
+        _check_size(op, operand, op.attrs["split_dims"][index], op.attrs["split_sizes"][index])
+        _check_part(op, index, operand, mesh)
 
     @staticmethod
     def delivered(op: Op, index: int, operand: TensorType, mesh: Mesh) -> TensorType:
@@ -172,7 +204,9 @@ class Send(Comm):
 
     @classmethod
     def check(cls, op: Op) -> None:
-        _check_axes(op, (op.attrs["axis"],))
+        if len(op.operands) != 1 or op.results:
+            raise DmlcError("'comm.send' takes one tensor and gives nothing", op.loc)
+        _check_peer(op, "to")
 
 
 class Recv(Comm):
@@ -183,4 +217,13 @@ class Recv(Comm):
 
     @classmethod
     def check(cls, op: Op) -> None:
-        _check_axes(op, (op.attrs["axis"],))
+        if op.operands or len(op.results) != 1:
+            raise DmlcError("'comm.recv' takes nothing and gives one tensor", op.loc)
+        _check_peer(op, "source")
+
+
+def _check_peer(op: Op, key: str) -> None:
+    """The other rank's coordinate lies on the axis."""
+    size = _check_axes(op, (op.attrs["axis"],)).sizes[op.attrs["axis"]]
+    if not 0 <= op.attrs[key] < size:
+        raise DmlcError(f"'{op.name}' names coordinate {op.attrs[key]} of axis \"{op.attrs['axis']}\", which has {size}", op.loc)

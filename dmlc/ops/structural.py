@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dmlc.ir.core import Op
+from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Block, Op
 from dmlc.ir.location import DmlcError
+from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample
-from dmlc.ir.attributes import AttrDict
 
 INDEX = TensorType((), "i64")
 COMBINERS = ("sum", "prod", "max", "min", "and", "or")
@@ -151,7 +152,10 @@ class Microbatch(RegionOp):
             raise DmlcError("'dmlc.microbatch' needs a count of at least 1", op.loc)
         if [a.type for a in block.args] != [INDEX]:
             raise DmlcError("the region of 'dmlc.microbatch' takes one tensor<i64>, the iteration's index", op.loc)
-        _check_yield(op, block, len(op.results))
+        acc = op.attrs.get("acc", ())
+        if acc and len(acc) != len(op.results):
+            raise DmlcError(f"'dmlc.microbatch' has {len(op.results)} results but {len(acc)} accumulators", op.loc)
+        _check_yield(op, block, any_dtype=bool(acc))
 
 
 class Cond(RegionOp):
@@ -164,7 +168,9 @@ class Cond(RegionOp):
         if len(op.regions) != 2 or op.operands[0].type != TensorType((), "i1"):
             raise DmlcError("'dmlc.cond' takes a tensor<i1> and two regions", op.loc)
         for region in op.regions:
-            _check_yield(op, region.block, len(op.results))
+            if region.block.args:
+                raise DmlcError("the regions of 'dmlc.cond' take no arguments", op.loc)
+            _check_yield(op, region.block)
 
 
 class Scan(RegionOp):
@@ -176,9 +182,13 @@ class Scan(RegionOp):
     @classmethod
     def check(cls, op: Op) -> None:
         block = op.region.block
+        if op.attrs["count"] < 0:
+            raise DmlcError("'dmlc.scan' cannot run a negative number of times", op.loc)
         if [a.type for a in block.args] != [INDEX, *(v.type for v in op.operands)]:
             raise DmlcError("the region of 'dmlc.scan' takes the index and the carried values", op.loc)
-        _check_yield(op, block, len(op.results))
+        if [r.type for r in op.results] != [v.type for v in op.operands]:
+            raise DmlcError("'dmlc.scan' gives what it carries: its results have its operands' types", op.loc)
+        _check_yield(op, block)
 
 
 class PipeSchedule(RegionOp):
@@ -189,14 +199,24 @@ class PipeSchedule(RegionOp):
 
     @classmethod
     def check(cls, op: Op) -> None:
+        axis = op.attrs["axis"]
+        stages = Mesh.around(op).sizes.get(axis)
+        if stages is None:
+            raise DmlcError(f"'pipe.schedule' names the axis \"{axis}\", which the mesh has not", op.loc)
+        if len(op.regions) != stages:
+            raise DmlcError(f"'pipe.schedule' has {len(op.regions)} regions for {stages} stages of axis \"{axis}\"", op.loc)
         for region in op.regions:
-            _check_yield(op, region.block, len(op.results))
+            _check_yield(op, region.block)
 
 
-def _check_yield(op: Op, block: Any, count: int) -> None:
+def _check_yield(op: Op, block: Block, any_dtype: bool = False) -> None:
+    """The region gives one value a result, of the result's type (`any_dtype`: it is cast to the result's dtype)."""
     last = block.last
-    if last is None or last.name != "dmlc.yield" or len(last.operands) != count:
-        raise DmlcError(f"a region of '{op.name}' must end in a dmlc.yield of {count} values", op.loc)
+    if last is None or last.name != "dmlc.yield" or len(last.operands) != len(op.results):
+        raise DmlcError(f"a region of '{op.name}' must end in a dmlc.yield of {len(op.results)} values", op.loc)
+    for given, result in zip(last.operands, op.results):
+        if (given.shape != result.shape) if any_dtype else (given.type != result.type):
+            raise DmlcError(f"a region of '{op.name}' yields {given.type} for a result of {result.type}", last.loc if last.loc.known else op.loc)
 
 
 def window_samples() -> list[Sample]:
