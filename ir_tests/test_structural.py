@@ -72,3 +72,32 @@ def test_text_of_microbatches_reads_back(name: str) -> None:
         again = parse_module(print_module(module, generic=generic))
         assert print_module(again) == print_module(module)
         agree(run(again, step_inputs(7)), run(module, step_inputs(7)))
+
+
+# ---------------------------------------------------------------- pipelines, regions
+
+
+def test_two_stages_give_the_plain_program() -> None:
+    programs, rng = modules("pipeline"), np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((7, 5)), "w0": rng.standard_normal((5, 6)), "w1": rng.standard_normal((6, 3))}
+    agree(run(programs["stages"], inputs, poison_pads=True), run(programs["plain"], inputs))
+
+
+def test_branches_and_loops() -> None:
+    """Rank 1 takes exp of its half; then three squarings, the sums of squares weighted by the iteration's index."""
+    x = np.array([0.5, -0.25, 0.75, 0.1, -0.2, 0.3])
+    y = np.concatenate([x[:3], np.exp(x[3:])])
+    total = 1 * (y**4).sum() + 2 * (y**8).sum()
+    agree(run(modules("regions")["regions"], {"x": x}), {"sum": total, "power": y**8})
+
+
+@pytest.mark.parametrize("name", ["stages", "regions"])
+def test_a_promoted_run_keeps_its_types(name: str) -> None:
+    """The same text with f32 in place of f64, computed in f64."""
+    module = modules("pipeline" if name == "stages" else "regions")[name]
+    text = print_module(module).replace("xf64", "xf32").replace("tensor<f64>", "tensor<f32>").replace('to = "f64"', 'to = "f32"')
+    narrow = parse_module(text)
+    verify(narrow)
+    inputs = {a.name: np.random.default_rng(1).standard_normal(a.attrs.get("dmlc.global", a.shape)).astype(np.float32) for a in module.main.args}
+    agree(run(narrow, inputs, promote="f64"), run(module, inputs))
+    assert all(v.dtype == np.float32 for v in run(narrow, inputs).values())
