@@ -162,7 +162,12 @@ class Importer:
         except Unsupported:
             if domain or not has_body(proto.op_type, since):
                 raise
-            return self._by_definition(node, domain)
+            listed = len(self.unsupported)
+            results = self._by_definition(node, domain)
+            if len(self.unsupported) > listed:  # that does not help either: the first reason is the one to tell
+                del self.unsupported[listed:]
+                raise
+            return results
 
     def _by_definition(self, node: Node, domain: str) -> Sequence[Tensor | Poison]:
         """The node through the function that the specification itself gives for its operator."""

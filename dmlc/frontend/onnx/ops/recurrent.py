@@ -59,8 +59,8 @@ def _activations(n: Node, defaults: Sequence[str], directions: int) -> list[list
     alphas, betas = n.attr("activation_alpha", ()), n.attr("activation_beta", ())
     made = [_activation(n, name, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None) for i, name in enumerate(names)]
     clip = n.attr("clip", 0.0)
-    if clip:
-        made = [_clipped(n, f, clip) for f in made]
+    if clip:  # as onnxruntime does, the cell of an LSTM goes into its last activation unclipped
+        made = [f if i % len(defaults) == 2 else _clipped(n, f, clip) for i, f in enumerate(made)]
     return [made[i : i + len(defaults)] for i in range(0, len(made), len(defaults))]
 
 
