@@ -23,7 +23,7 @@ class Exchange:
         self.mesh, self.poison_pads = mesh, poison_pads
         self._next: dict[tuple[Any, int], int] = {}  # (group, rank) -> sequence number of its next collective
         self._open: dict[tuple[Any, int], dict[int, Posted]] = {}
-        self._mail: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+        self._mail: dict[tuple[int, int, int], list[Posted]] = {}
         self._receivers: dict[tuple[int, int, int], list[Posted]] = {}
 
     def post(self, posted: Posted) -> bool:
@@ -46,7 +46,7 @@ class Exchange:
 
     def _send(self, posted: Posted) -> bool:
         channel = (posted.rank, self._peer(posted, "to"), posted.op.attrs.get("tag", 0))
-        self._mail.setdefault(channel, []).append(posted.operands[0])
+        self._mail.setdefault(channel, []).append(posted)
         posted.results = []
         self._deliver(channel)
         return True
@@ -60,7 +60,7 @@ class Exchange:
         mail, waiting = self._mail.get(channel, []), self._receivers.get(channel, [])
         done = False
         while mail and waiting:
-            waiting.pop(0).results = [mail.pop(0)]
+            waiting.pop(0).results = mail.pop(0).operands
             done = True
         return done
 
@@ -120,16 +120,30 @@ class Exchange:
 
     def stuck(self, waiting: list[Posted], finished: list[int]) -> DmlcError:
         """No rank can go on: say who waits for whom and where."""
-        notes = [f"rank {p.rank} waits in '{p.op.name}' [{p.op.id}] at {p.op.loc}" for p in waiting[:8]]
+        notes = [self._waits(p, {q.rank: q for q in waiting}) for p in waiting[:8]]
         for (group, number), here in self._open.items():
             missing = [r for r in group if r not in here]
-            notes.append(f"collective {number} of ranks {list(group)} lacks ranks {missing}" + (" (which have finished)" if set(missing) & set(finished) else ""))
+            place = next(iter(here.values()))
+            notes.append(f"collective {number} of ranks {list(group)}, '{place.op.name}' at {place.op.loc}, lacks ranks {missing}" + (" (which have finished)" if set(missing) & set(finished) else ""))
         first = waiting[0] if waiting else next(iter(next(iter(self._open.values())).values()))
         return DmlcError("the ranks deadlock: no rank can go on", first.op.loc, tuple(notes))
 
-    @property
-    def unfinished(self) -> bool:
-        return bool(self._open)
+    def _waits(self, posted: Posted, waiting: dict[int, Posted]) -> str:
+        text = f"rank {posted.rank} waits in '{posted.op.name}' [{posted.op.id}] at {posted.op.loc}"
+        if posted.op.name != "comm.recv":
+            return text
+        peer = self._peer(posted, "source")
+        return f"{text} for a message of rank {peer}, " + (f"which waits at {waiting[peer].op.loc}" if peer in waiting else "which has finished")
+
+    def left_over(self) -> DmlcError | None:
+        """What ranks have begun and nobody took up when all have finished: a started collective, a message without receiver."""
+        if self._open:
+            return self.stuck([], list(range(self.mesh.devices)))
+        for (sender, receiver, tag), mail in self._mail.items():
+            if mail:
+                loc = mail[0].op.loc
+                return DmlcError(f"rank {receiver} never receives a message that rank {sender} sends with tag {tag}", loc)
+        return None
 
 
 def _check_match(a: Posted, b: Posted) -> None:

@@ -91,8 +91,8 @@ def _drive(generators: list[Any], exchange: Exchange) -> list[list[torch.Tensor]
             _advance(rank, generator, exchange, finished, waiting)
         if not progress:
             raise exchange.stuck(list(waiting.values()), list(finished))
-    if exchange.unfinished:
-        raise exchange.stuck([], list(finished))
+    if (wrong := exchange.left_over()) is not None:
+        raise wrong
     return [finished[r] for r in range(len(generators))]
 
 
