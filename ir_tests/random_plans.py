@@ -24,7 +24,7 @@ def place_randomly(module: Module, mesh: Mesh, rng: random.Random, known: Known 
     main = module.main
     axes = mesh.device_axes
     grains = grains_of(main, mesh, axes)
-    current: dict[Value, Sharding | None] = {arg: None for arg in main.args}
+    current: dict[Value, Sharding | None] = dict.fromkeys(main.args)
     used = 0
     for op in main.body:
         if op.name == "func.return":

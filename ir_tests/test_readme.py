@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import dmlc.ops  # noqa: F401
+import dmlc.ops
 import dmlc.passes
 from dmlc.ir.parser import parse_module
 from dmlc.ir.verifier import verify

@@ -10,11 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-import torch
-
 import facets
 import kernel_cases
+import pytest
+import torch
 
 import dmlc.ops  # noqa: F401
 from dmlc.codegen import aot

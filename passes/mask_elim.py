@@ -17,7 +17,6 @@ from dmlc.ops.base import definition, linear_of, rule_of
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 
-
 KEEP_ZERO = frozenset(f"dmlc.{n}" for n in ("gelu", "silu", "tanh", "sin", "tan", "erf", "asin", "atan", "sinh", "asinh", "expm1", "log1p", "mish", "hardswish", "elu", "leaky_relu"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from dmlc.cost.reshard import Step, reshard, step_bytes
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.builder import Builder, IdPool
-from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, OpResult, Value
+from dmlc.ir.core import Block, BlockArgument, Module, Op, OpResult, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType

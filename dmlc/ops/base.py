@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dmlc.ir import registry
 from dmlc.ir.attributes import AttrDict
@@ -17,9 +17,6 @@ from dmlc.ir.core import Op, Value
 from dmlc.ir.location import UNKNOWN, DmlcError
 from dmlc.ir.types import TensorType, Type
 from dmlc.ops.rule import Rule, RuleError, opaque_rule, parse_rule, result_shapes_of
-
-if TYPE_CHECKING:
-    from dmlc.ir.builder import Builder
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def iteration_space(ops: Sequence[Op], leaving: Iterable[Value]) -> Space | str:
         return "a reduction does not run over the last dims"
     place = {a: i for i, a in enumerate(order)} | {UNIT: UNIT}
     space = Space(tuple(classes.size[a] for a in order), columns, {v: tuple(place[a] for a in d) for v, d in axes.items()})
-    if any(list(a for a in d if a != UNIT) != sorted(a for a in d if a != UNIT) for d in space.axes.values()):
+    if any([a for a in d if a != UNIT] != sorted(a for a in d if a != UNIT) for d in space.axes.values()):
         return "values have their dims in different orders"
     if not all(space.can_leave(v) for v in leaving):
         return "a result would have fewer elements than the kernel has rows"

@@ -91,8 +91,8 @@ def illegal(mesh: Mesh, op: Op, place: Place) -> str | None:
     if len(set(used)) != len(used):
         return "an axis is used twice"
     if any(a not in mesh.sizes for a in used):
-        return f"the mesh has no axis {[a for a in used if a not in mesh.sizes][0]}"
-    for f, axes in place.factors:
+        return f"the mesh has no axis {next(a for a in used if a not in mesh.sizes)}"
+    for f, _ in place.factors:
         if f not in rule.factors:
             return f"the op has no factor {f}"
         if f in rule.whole:
@@ -144,7 +144,7 @@ def _state(mesh: Mesh, rule: Rule, place: Place, dims: Iterable[tuple[str, ...]]
         entry = getattr(chosen, side)[index]
         mine = place.strategy[1]  # type: ignore[index]
         if isinstance(entry, tuple):
-            unreduced |= {a: entry[1] for a in mine}
+            unreduced |= dict.fromkeys(mine, entry[1])
         elif entry is not None:
             axes[entry] += mine
             grains[entry] = chosen.grains.get(f"{side[0]}{index}", 1)

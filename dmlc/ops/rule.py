@@ -171,7 +171,7 @@ def parse_rule(
     results = tuple(broadcast(d, s) for d, s in zip(outs, final_shapes))
     used = {f for dims in (*operands, *results) for d in dims for f in d}
     rule = Rule(operands, results, {f: n for f, n in known.items() if f in used}, frozenset(whole & used))
-    return Rule(rule.operands, rule.results, rule.sizes, rule.whole, {} if combiner == "sum" else {f: combiner for f in rule.reduced})
+    return Rule(rule.operands, rule.results, rule.sizes, rule.whole, {} if combiner == "sum" else dict.fromkeys(rule.reduced, combiner))
 
 
 def product(sizes: Iterable[Size]) -> Size:
