@@ -176,10 +176,10 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     mesh, solution = planned.mesh, planned.solution
     if mesh.devices > 1 and all(c.place.is_trivial for c in solution.places.values()):
         context.remark(None, f"all {mesh.devices} devices do the same work: no op can be split")
+    if request.degrees is not None:
+        _refuse_unused(module, planned)
     if mesh.sizes.get("model", 1) == 1:
         return
-    if request.degrees is not None and not any("model" in c.place.axes for c in solution.places.values()):
-        raise DmlcError(f"no op of this model can use tensor parallelism (tp={mesh.sizes['model']})", module.main.op.loc)
     for name, excess in solution.excess.items():
         context.remark(None, f"the bound on {name} a rank is relaxed by {excess:.1%} of the total: no placement meets it")
     for arg, sharding in solution.storage.items():
@@ -189,6 +189,14 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     for op, c in solution.places.items():
         if flops_of(op) and share(mesh, op, c.place) > (1 + request.slack) / mesh.devices and "model" not in c.place.axes:
             context.remark(op, f"'{op.name}' is computed whole on every rank of the model axis: {_why_unsplit(op, planned)}")
+
+
+def _refuse_unused(module: Module, planned: Planned) -> None:
+    """An axis asked for that no op can use is an error."""
+    used = {a for c in planned.solution.places.values() for a in c.place.axes}
+    for axis, text, remedy in (("data", "data parallelism (dp", "name the batch dim with --batch-dim"), ("model", "tensor parallelism (tp", "use --plan auto")):
+        if axis in planned.mesh.sizes and axis not in used:
+            raise DmlcError(f"no op of this model can use {text}={planned.mesh.sizes[axis]})", module.main.op.loc, (remedy,))
 
 
 def _why_whole(arg: BlockArgument, planned: Planned) -> str:
