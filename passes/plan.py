@@ -37,8 +37,10 @@ class Plan(Pass):
     requires = ("global",)
 
     def run(self, module: Module, context: Context) -> bool:
-        if any("dmlc.place" in op.attrs for op in module.main.ops()):
-            return False  # placed by hand
+        placed = next((op for op in module.main.ops() if "dmlc.place" in op.attrs), None)
+        if placed is not None:
+            context.remark(placed, "declined: the program is placed already")
+            return False
         request = Request.of(module)
         cost = CostModel(Cluster.of(module))
         best, second = decide(module, request, cost)
@@ -78,7 +80,7 @@ def decide(module: Module, request: Request, cost: CostModel) -> tuple[Planned, 
         return _within(function, mesh, cost, _bounds(request, mesh, limit, explicit=True))
     solved = [p for d, t in divisions(function, request.devices) if (p := solve(function, mesh_for(d, t), cost, Bounds(memory=limit))[0]) is not None]
     if not solved:
-        raise infeasible(limit, _least_memory(function, request.devices, cost))
+        raise _too_large(function, [mesh_for(d, t) for d, t in divisions(function, request.devices)], cost, limit)
     solved.sort(key=lambda p: p.solution.objective)  # stable: most data parallel first among equals
     return solved[0], solved[1] if len(solved) > 1 else None
 
@@ -99,12 +101,19 @@ def _bounds(request: Request, mesh: Mesh, limit: int, explicit: bool) -> Bounds:
 def _within(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tuple[Planned, Planned | None]:
     planned, program = solve(function, mesh, cost, bounds)
     if planned is None:
-        raise infeasible(bounds.memory, _held(function, mesh))
+        raise _too_large(function, [mesh], cost, bounds.memory)
     second = program.solve([planned.solution.excluded]) if len(planned.solution.excluded) > 1 and planned.solution.variables < 20000 else None
     return planned, Planned(mesh, second, planned.options, planned.inputs) if second is not None else None
 
 
 def solve(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tuple[Planned | None, Program]:
+    program = programme(function, mesh, cost, bounds)
+    solution = program.solve()
+    return (Planned(mesh, solution, program.options, program.inputs) if solution is not None else None), program
+
+
+def programme(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> Program:
+    """The choices on one mesh: the data axes follow the batch, the others are open."""
     batch = batch_of(function)
     data = tuple(a for a in mesh.order if a == "data")
     tensor = tuple(a for a in mesh.order if a != "data")
@@ -119,19 +128,13 @@ def solve(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> tu
             known[key] = candidates(op, mesh, tensor, places[op], batch.factors[op], grains.get(op, {}))
         options[op] = known[key]
     classes = Classes(function, lambda op: keys.get(op, op.id))
-    program = Program(function, mesh, Pricing(mesh, cost), options, inputs, bounds, classes)
-    solution = program.solve()
-    return (Planned(mesh, solution, options, inputs) if solution is not None else None), program
+    return Program(function, mesh, Pricing(mesh, cost), options, inputs, bounds, classes)
 
 
-def _held(function: Function, mesh: Mesh) -> int:
-    """Bytes of the weights on a rank when every one is split by all tensor axes: what no plan of this mesh goes below."""
-    tensor = mesh.sizes.get("model", 1)
-    return sum(-(-a.tensor.bytes // tensor) for a in function.args)
-
-
-def _least_memory(function: Function, devices: int, cost: CostModel) -> int:
-    return min(_held(function, mesh_for(d, t)) for d, t in divisions(function, devices))
+def _too_large(function: Function, meshes: list[Mesh], cost: CostModel, limit: int) -> DmlcError:
+    """No plan on these meshes fits: the error says by how much the smallest misses."""
+    least = [m for mesh in meshes if (m := programme(function, mesh, cost, Bounds()).least_memory()) is not None]
+    return infeasible(limit, min(least, default=sum(a.tensor.bytes for a in function.args)), function.op.loc)
 
 
 # ---------------------------------------------------------------- writing it down
@@ -175,13 +178,13 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     """Remarks: what each relaxed bound is about, what stays whole and why, whether devices only replicate."""
     mesh, solution = planned.mesh, planned.solution
     if mesh.devices > 1 and all(c.place.is_trivial for c in solution.places.values()):
-        context.remark(None, f"all {mesh.devices} devices do the same work: no op can be split")
+        context.remark(module.main.op, f"all {mesh.devices} devices do the same work: no op can be split")
     if request.degrees is not None:
         _refuse_unused(module, planned)
     if mesh.sizes.get("model", 1) == 1:
         return
     for name, excess in solution.excess.items():
-        context.remark(None, f"the bound on {name} a rank is relaxed by {excess:.1%} of the total: no placement meets it")
+        context.remark(module.main.op, f"the bound on {name} a rank is relaxed by {excess:.1%} of the total: no placement meets it")
     for arg, sharding in solution.storage.items():
         if is_matrix(arg) and arg not in planned.inputs and not any("model" in d for d in sharding.dims):
             op = next(iter(arg.users), None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import BlockArgument, Function, Op, Value
-from dmlc.ir.location import DmlcError
+from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of
 from dmlc.planner.candidates import Candidate
@@ -198,42 +198,61 @@ class Program:
     def _memory_bound(self) -> None:
         if not self.bounds.memory:
             return
+        for terms in self._memory_sums():
+            self._constraint([(x, c / self.bounds.memory) for x, c in terms], -float("inf"), 1.0)
+
+    def _memory_sums(self) -> list[list[tuple[int, float]]]:
+        """Bytes a rank holds, one sum for each position where much is live."""
         held = [(y, float(self.classes.count[a] * self.pricing.local_bytes(a.tensor, s))) for a, states in self.resting.items() for s, y in states.items()]
-        unit = float(max(self.bounds.memory, 1))
+        sums = []
         for live in peak_points(self.function):
             terms = list(held)
             for value, n in Counter(self.classes.value(v) for v in live).items():
                 for s, variables in self.source[value].items():
                     terms += [(x, float(n * self.pricing.local_bytes(value.tensor, s))) for x in variables]
-            if terms:
-                self._constraint([(x, c / unit) for x, c in terms], -float("inf"), 1.0)
+            sums.append(terms)
+        return [terms for terms in sums or [held] if terms]
+
+    def least_memory(self) -> int | None:
+        """The fewest bytes that a rank can do with, whatever the time (asked of a programme without a memory bound). None: not found."""
+        sums = self._memory_sums()
+        unit = max((sum(c for _, c in terms) for terms in sums), default=1.0)
+        most = self._variable(0.0, upper=float("inf"))
+        for terms in sums:
+            self._constraint([*((x, c / unit) for x, c in terms), (most, -1.0)], -float("inf"), 0.0)
+        x = self._minimise([float(i == most) for i in range(len(self.costs))]).x
+        return None if x is None else round(max((sum(c * round(x[i]) for i, c in terms) for terms in sums), default=0.0))
 
     # -------------------------------------------------- solving
 
     def solve(self, excluded: list[list[int]] | None = None) -> Solution | None:
         """The cheapest choice, or None when the memory bound cannot be met. `excluded` are earlier choices not to be made again."""
+        for chosen in excluded or []:
+            self._constraint([(x, 1) for x in chosen], -float("inf"), len(chosen) - 1)
+        if not self.costs:
+            return Solution({}, {}, [], 0.0, 0.0, 0)
+        soft = set(self.excess.values())
+        scale = max(max((c for i, c in enumerate(self.costs) if i not in soft), default=1.0), 1.0)
+        done = self._minimise([c / scale for c in self.costs])
+        if done.x is None:
+            return None
+        return self._solution(done.x, float(done.fun) * scale, float(done.mip_dual_bound if done.mip_dual_bound is not None else done.fun) * scale)
+
+    def _minimise(self, costs: list[float]) -> Any:
+        """HiGHS's answer, for a limited number of nodes so that equal input gives equal output."""
         import numpy as np
         from scipy.optimize import Bounds as Box
         from scipy.optimize import LinearConstraint, milp
         from scipy.sparse import coo_matrix
 
-        for chosen in excluded or []:
-            self._constraint([(x, 1) for x in chosen], -float("inf"), len(chosen) - 1)
-        n = len(self.costs)
-        if n == 0:
-            return Solution({}, {}, [], 0.0, 0.0, 0)
-        scale = max(max(self.costs), 1.0) if not self.excess else max(max((c for i, c in enumerate(self.costs) if i not in self.excess.values()), default=1.0), 1.0)
-        matrix = coo_matrix((self.data, (self.rows, self.columns)), shape=(len(self.low), n)).tocsr()
-        done = milp(
-            np.array(self.costs) / scale,
+        matrix = coo_matrix((self.data, (self.rows, self.columns)), shape=(len(self.low), len(costs))).tocsr()
+        return milp(
+            np.array(costs),
             constraints=LinearConstraint(matrix, self.low, self.high),
             bounds=Box(0, np.array(self.upper)),
             integrality=np.array(self.binary),
             options={"mip_rel_gap": 1e-4, "node_limit": 2000},
         )
-        if done.x is None:
-            return None
-        return self._solution(done.x, float(done.fun) * scale, float(done.mip_dual_bound if done.mip_dual_bound is not None else done.fun) * scale)
 
     def _solution(self, x: Any, objective: float, bound: float) -> Solution:
         def best(variables: dict[Any, int]) -> Any:
@@ -268,5 +287,6 @@ def peak_points(function: Function, most: int = 8) -> list[list[Value]]:
     return [values for _, _, values in sorted(points, key=lambda p: p[:2])[:most] if values]
 
 
-def infeasible(limit: int, least: int) -> DmlcError:
-    return DmlcError(f"no plan fits {limit:,} bytes a rank: the smallest found needs {least:,} bytes, {least - limit:,} too many", notes=("use more devices, a smaller batch (--dim) or a lower precision",))
+def infeasible(limit: int, least: int, loc: Loc) -> DmlcError:
+    text = f"no plan fits {limit:,} bytes a rank: the smallest found needs {least:,} bytes, {least - limit:,} too many"
+    return DmlcError(text, loc, ("use more devices, a smaller batch (--dim) or a lower precision",))
