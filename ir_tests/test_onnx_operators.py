@@ -28,7 +28,7 @@ def floats(*shape: int) -> np.ndarray:
 # ---------------------------------------------------------------- the specification's node tests
 
 SAMPLE = (
-    "add and_ argmax averagepool batch_normalization celu center_crop_pad clip concat constantofshape conv convinteger convtranspose cumsum depthtospace dequantizelinear div "
+    "add and_ argmax batch_normalization celu center_crop_pad clip concat constantofshape conv convinteger convtranspose cumsum depthtospace dequantizelinear div "
     "dynamicquantizelinear einsum elu expand eyelike flatten gather gatherelements gathernd gemm globalaveragepool greater groupnormalization gru hammingwindow hardmax "
     "hardsigmoid identity instance_normalization isinf layernormalization leakyrelu logsoftmax lpnormalization lrn lstm matmul matmulinteger max "
     "mean meanvariancenormalization min mod nonzero onehot pad pow prelu qlinearconv qlinearmatmul quantizelinear rangeop reciprocal reduce_log_sum reduce_log_sum_exp reducel1 "
