@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from dmlc.cluster import Cluster
 from dmlc.cost.model import CostModel
+from dmlc.cost.reshard import reshard
 from dmlc.ir.attributes import AttrDict, Sharding
-from dmlc.ir.core import BlockArgument, Function, Module, Op
+from dmlc.ir.core import BlockArgument, Function, Module, Op, OpResult, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of, rule_of
@@ -192,6 +193,9 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     for op, c in solution.places.items():
         if flops_of(op) and share(mesh, op, c.place) > (1 + request.slack) / mesh.devices and "model" not in c.place.axes:
             context.remark(op, f"'{op.name}' is computed whole on every rank of the model axis: {_why_unsplit(op, planned)}")
+    for op, c in solution.places.items():
+        for v in _gathered(op, planned) if "model" not in c.place.axes else ():
+            context.remark(op, f"'{op.name}' runs whole on every rank, its operand {v.type} gathered over the model axis: {_why_unsplit(op, planned)}")
 
 
 def _refuse_unused(module: Module, planned: Planned) -> None:
@@ -200,6 +204,17 @@ def _refuse_unused(module: Module, planned: Planned) -> None:
     for axis, text, remedy in (("data", "data parallelism (dp", "name the batch dim with --batch-dim"), ("model", "tensor parallelism (tp", "use --plan auto")):
         if axis in planned.mesh.sizes and axis not in used:
             raise DmlcError(f"no op of this model can use {text}={planned.mesh.sizes[axis]})", module.main.op.loc, (remedy,))
+
+
+def _gathered(op: Op, planned: Planned) -> list[Value]:
+    """Computed operands that lie in parts on the ranks of the model axis and have to be gathered for the op."""
+    places = planned.solution.places
+    found = []
+    for v, wanted in zip(op.operands, places[op].operands):
+        if isinstance(v, OpResult) and v.op in places:
+            steps = reshard(planned.mesh, places[v.op].results[v.index], wanted, v.shape) or ()
+            found += [v] if any(s.kind == "comm.all_gather" and "model" in s.axes for s in steps) else []
+    return list(dict.fromkeys(found))
 
 
 def _why_whole(arg: BlockArgument, planned: Planned) -> str:
