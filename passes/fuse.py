@@ -29,6 +29,7 @@ from dmlc.simulate.choice import regions_of
 
 KEPT_COLUMNS = 8192  # a wider row does not stay in registers: the kernel reads it once for every reduction in a row
 FEWEST_ROWS = 32  # fewer of such rows leave most of a device idle
+NEEDS_ITSELF = "what stands between them cannot be in the kernel"  # no choice, so no remark
 SMALL = 8  # an op may wait for a collective it does not need if its result is this many times smaller than what reads it
 
 
@@ -61,18 +62,18 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, limits: Fuse | Non
     search = _Search(graph.block, cost, limits or Fuse())
     taken = {i for ids in choice.groups for i in ids}
     search.fixed.update(op for op in graph.block if op.id in taken)
+    by_id = {op.id: op for op in graph.block}
     for ids in choice.groups:
-        _unite(search.quotient, ids, graph.block)
+        _unite(search.quotient, ids, by_id)
     search.run()
     if context is not None:
         search.explain(context)
     return choice.with_(groups=(*choice.groups, *(tuple(op.id for op in group) for group in search.groups())))
 
 
-def _unite(quotient: Quotient, ids: Sequence[str], block: Block) -> Unit | None:
-    """Merge a given group's ops that stand in this block."""
-    wanted = set(ids)
-    ops = [op for op in block if op.id in wanted]
+def _unite(quotient: Quotient, ids: Sequence[str], by_id: dict[str, Op]) -> Unit | None:
+    """Merge a given group's ops that stand in the quotient's block."""
+    ops = [by_id[i] for i in ids if i in by_id]
     members = [op for op in ops if not is_free(op)]
     if not members:
         return None
@@ -102,6 +103,7 @@ class _Search:
         self.able = {op: fits(op) for op in block}
         self.fixed: set[Op] = set()
         self.refused: dict[tuple[Unit, int, Unit, int], str] = {}
+        self.times: dict[tuple[Unit, int], int] = {}
 
     def run(self) -> None:
         merged = True
@@ -157,7 +159,7 @@ class _Search:
         if key in self.refused or not (self._open(a) and self._open(b)):
             return False
         later = self.quotient.between(a, b)
-        reason = "it would need its own result" if later is None else self._objection(a, b, later)
+        reason = NEEDS_ITSELF if later is None else self._objection(a, b, later)
         if reason or later is None:
             self.refused[key] = reason
             return False
@@ -179,7 +181,7 @@ class _Search:
         space = self._space(ops)
         if isinstance(space, str):
             return space
-        return "" if self._time(ops) < self._time(a.ops) + self._time(b.ops) else "the kernel would read wide rows too often"
+        return "" if self._time(ops) < self._unit_time(a) + self._unit_time(b) else "the kernel would read wide rows too often"
 
     def _may_wait(self, a: Unit, b: Unit) -> bool:
         """A small op whose result only b reads."""
@@ -191,6 +193,12 @@ class _Search:
         if isinstance(space, Space) and space.columns and space.width > KEPT_COLUMNS and space.rows < FEWEST_ROWS:
             return f"{space.rows} rows are too few for a kernel that takes a row at a time"
         return space
+
+    def _unit_time(self, unit: Unit) -> int:
+        key = (unit, len(unit.ops))
+        if key not in self.times:
+            self.times[key] = self._time(unit.ops)
+        return self.times[key]
 
     def _time(self, ops: Sequence[Op]) -> int:
         """Picoseconds of one kernel; a wide row is read again after every reduction."""
@@ -208,7 +216,7 @@ class _Search:
         for a, b in self._pairs():
             first, second = sorted((self.quotient.home[a], self.quotient.home[b]), key=lambda u: u.position)
             reason = self.refused.get((first, len(first.ops), second, len(second.ops)))
-            if first is not second and reason:
+            if first is not second and reason and reason != NEEDS_ITSELF:
                 context.remark(b, f"'{b.name}' is not fused with '{a.name}' [{a.id}]: {reason}")
 
 
@@ -240,8 +248,8 @@ def apply(module: Module, choice: Choice) -> bool:
     """Move every group into a `kernel.fused`."""
     changed = False
     for _, block in list(regions_of(module.main)):
-        quotient = Quotient(block)
-        units = [u for ids in choice.groups if (u := _unite(quotient, ids, block)) is not None]
+        quotient, by_id = Quotient(block), {op.id: op for op in block}
+        units = [u for ids in choice.groups if (u := _unite(quotient, ids, by_id)) is not None]
         if units:
             gather(quotient, units)
             changed = True

@@ -42,6 +42,7 @@ class Emitter:
         self.index = Index(body, "at" if self.flat else "row", "col")
         self.one = "[1]" if self.flat else "[1, 1]"
         self.done: dict[Value, str] = {}  # text of each value there is in the present scope
+        self.announced = ""  # the composite whose parts are being written
         self.every_value = _rounding(body) == "every-value"
 
     def line(self, text: str) -> None:
@@ -171,8 +172,16 @@ class Emitter:
             text = pointwise(op, [self._full(v) if bare else self.need(v) for v in op.operands])
         if self.every_value and op.attrs.get("dmlc.part") != "inside":
             text = rounded(text, op)
+        self._announce(op)
         self.line(f"{self.body.names[op.result]} = {text}")
         return self.body.names[op.result]
+
+    def _announce(self, op: Op) -> None:
+        """A comment where the parts of a composite begin."""
+        whole = op.attrs.get("dmlc.composite", "")
+        if whole and whole != self.announced:
+            self.line(f"# {whole.split('.', 1)[1]}")
+        self.announced = whole
 
     def _passes_on(self, op: Op) -> bool:
         """Whether a value inside the kernel is its operand: views, reductions of size-1 dims, a composite's own casts between floats."""

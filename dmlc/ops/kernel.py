@@ -161,7 +161,7 @@ def _part(part: Op, whole: Op, mapping: dict[Value, Value], inside: bool) -> Op:
     """A primitive of a composite. `dmlc.part` says where its value stays: a composite computes in one precision from its operands to its results."""
     clone = part.clone(mapping)
     clone.loc = whole.loc
-    clone.attrs["dmlc.part"] = "inside" if inside else "result"
+    clone.attrs |= {"dmlc.part": "inside" if inside else "result", "dmlc.composite": whole.attrs.get("dmlc.composite", whole.name)}
     return clone
 
 
