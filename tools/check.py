@@ -23,8 +23,14 @@ def steps(python: Path, pytest_arguments: list[str], scratch: str) -> list[tuple
         ("style", [str(python), "-m", "ruff", "check", "--no-cache", "."]),
         ("types", [str(python), "-m", "pyright"]),
         ("text tests under lit", lit),
-        ("tests", [str(python), "-m", "pytest", "-q", "-rs", "--basetemp", f"{scratch}/pytest", *pytest_arguments]),
+        ("tests", [str(python), "-m", "pytest", "-q", "-rs", *workers(), "--basetemp", f"{scratch}/pytest", *pytest_arguments]),
     ]
+
+
+def workers() -> list[str]:
+    """One pytest worker a core, at most four: tests of whole models start eight processes each."""
+    count = min(os.cpu_count() or 1, 4)
+    return ["-n", str(count), "--dist", "worksteal"] if count > 1 else []
 
 
 def main(arguments: list[str]) -> int:
