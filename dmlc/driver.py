@@ -66,6 +66,7 @@ def load(source: str, options: Options) -> Loaded:
     if suffix == ".onnx":
         return _load_onnx(source, options)
     if suffix == ".mlir":
+        _refuse(source, "a text module has its sizes", shape=options.shapes, dim=options.dims, batch_dim=options.batch_dims, trainable=options.trainable)
         return _load_text(source)
     if suffix == ".pt2" or ":" in source:
         return _load_torch(source, options)
@@ -86,11 +87,18 @@ def _load_onnx(source: str, options: Options) -> Loaded:
 def _load_torch(source: str, options: Options) -> Loaded:
     from dmlc.frontend.torch_export import import_program
 
-    if options.shapes:
-        raise DmlcError("--shape is for ONNX models; a PyTorch model has its example's shapes (or --dim for dynamic ones)", Loc(source))
+    why = "a PyTorch model has its example's shapes (or --dim for dynamic ones)"
+    _refuse(source, why, shape=options.shapes, batch_dim=options.batch_dims, trainable=options.trainable)
     result = import_program(source, options.dims)
     sizes = [(name, size, "given" if name in options.dims else "the example's") for name, size in result.dims.items()]
     return Loaded(source, result.module, result.weights, result.reference, sizes, [], dict(result.inputs))
+
+
+def _refuse(source: str, why: str, **options: Any) -> None:
+    """Options that would be ignored for this kind of model are refused."""
+    for name, given in options.items():
+        if given:
+            raise DmlcError(f"--{name.replace('_', '-')} is for ONNX models; {why}", Loc(source))
 
 
 def _load_text(source: str) -> Loaded:
@@ -100,8 +108,10 @@ def _load_text(source: str) -> Loaded:
 
     try:
         text = Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise DmlcError(f"cannot read the file: {e}", Loc(source)) from None
+    except OSError as e:
+        raise DmlcError(f"cannot read the file: {e.strerror}", Loc(source)) from None
+    except UnicodeDecodeError:
+        raise DmlcError("not a text file (a module is UTF-8 text)", Loc(source)) from None
     module = parse_module(text, source)
     verify(module)
     return Loaded(source, module, Context.for_module(module, Path(source).parent).weights, None, [], [])

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmlc.cli.arguments import Parser
-from dmlc.ir.location import DmlcError
+from dmlc.cli.arguments import Parser, Usage
+from dmlc.ir.location import DmlcError, Loc
 
 if TYPE_CHECKING:
     from dmlc.driver import Compiled, Options
@@ -55,8 +55,11 @@ def main(argv: Sequence[str]) -> int:
     from dmlc.codegen.folder import check_target
 
     check_target(out, args.force, explicit=args.output is not None)
-    with tempfile.TemporaryDirectory() as scratch:
-        return run(args, options, out, Path(scratch))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            return run(args, options, out, Path(scratch))
+    except DmlcError as e:  # what is wrong with the model as a whole has the model for its place
+        raise e if e.loc.known else DmlcError(e.message, Loc(args.model), e.notes, e.source_line, e.span) from e
 
 
 def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) -> int:
@@ -89,9 +92,11 @@ def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path
         kernels = emit_kernels(compiled.module)
         report = None if args.no_kernel_report else kernel_report(kernels)
     dumps = {p.name: p for p in sorted((scratch / "ir").glob("*"))} if args.dump_ir else {}
-    write_folder(
-        compiled.module, out, driver.final_weights(compiled), driver.plan_record(compiled), Path(args.model).name, kernels, report, dumps, extra, args.force
-    )
+    weights, plan = driver.final_weights(compiled), driver.plan_record(compiled)
+    try:
+        write_folder(compiled.module, out, weights, plan, Path(args.model).name, kernels, report, dumps, extra, args.force)
+    except OSError as e:
+        raise DmlcError(f"the output folder cannot be written ({e.strerror}); choose another with -o", Loc(str(out))) from None
 
 
 def kernel_report(kernels: str) -> dict[str, Any] | None:
@@ -120,14 +125,35 @@ def reference_check(compiled: Compiled) -> dict[str, bytes]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
+    """The request. A value that no model could be compiled with is wrong usage; of the pipeline's text the place is told too."""
     from dmlc.driver import Options
+    from dmlc.passmanager.pipeline import parse_pipeline
+    from dmlc.pipelines import PIPELINES
+
+    parse_pipeline(args.pipeline, PIPELINES)
+    try:
+        check_request(args)
+        return Options(*values_of(args))
+    except DmlcError as e:
+        raise Usage(f"dmlc compile: {e}\n") from None
+
+
+def check_request(args: argparse.Namespace) -> None:
+    from dmlc.cluster import device_named
     from dmlc.planner.request import parse_plan
 
     if args.devices < 1:
         raise DmlcError(f"--devices must be at least 1, not {args.devices}")
+    if args.slack is not None and not args.slack >= 0:
+        raise DmlcError(f"--slack must not be negative: {args.slack}")
+    if args.target:
+        device_named(args.target)
     if args.plan != "auto":
         parse_plan(args.plan, args.devices)
-    return Options(
+
+
+def values_of(args: argparse.Namespace) -> tuple[Any, ...]:
+    return (
         args.devices, args.plan, args.precision, args.target, memory_of(args.memory), args.slack,
         dict(_pair(d, "--dim", "batch=32", int) for d in args.dim),
         dict(_pair(s, "--shape", "x=8x3x48x192", _shape) for s in args.shape),
@@ -138,11 +164,12 @@ def options_of(args: argparse.Namespace) -> Options:
 def memory_of(text: str) -> int:
     """`80GB`, `512MiB` or a number of bytes."""
     if not text:
-        return 0
+        return 0  # the device's
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text)
-    if match is None or match[2].lower() not in UNITS:
+    size = int(float(match[1]) * UNITS.get(match[2].lower(), 0)) if match is not None else 0
+    if size < 1:
         raise DmlcError(f"--memory takes a size such as 80GB or 512MiB, not '{text}'")
-    return int(float(match[1]) * UNITS[match[2].lower()])
+    return size
 
 
 def _pair(text: str, option: str, example: str, convert: Any) -> tuple[str, Any]:

@@ -54,12 +54,15 @@ def guarded(argv: Sequence[str]) -> int:
     except DmlcError as e:
         print(e, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("dmlc: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader has gone, as `| head` does
         sys.stderr.close()
         return 0
+    except OSError as e:  # a file that cannot be read, a full disk
+        print(f"{e.filename or 'dmlc'}: error: {e.strerror or e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("dmlc: interrupted", file=sys.stderr)
+        return 130
 
 
 def main() -> None:

@@ -62,7 +62,10 @@ def write_folder(module: Module, out: Path, weights: dict[str, Any], plan: dict[
 
 
 def check_target(out: Path, force: bool, explicit: bool) -> None:
-    """Refuse a folder that exists, unless `force`, or it is dmlc's own and its name was not given by the user."""
+    """Refuse a place that holds a file, and a folder that exists, unless `force`, or it is dmlc's own and its name was not given by the user."""
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise DmlcError(f"{place} is a file; choose another folder with -o")
     if force or not out.exists() or ((out / MARK).exists() and not explicit):
         return
     raise DmlcError(f"the output folder {out} exists; give --force to replace it or another folder with -o")
@@ -78,8 +81,6 @@ def _move(staging: Path, out: Path, force: bool) -> None:
         os.rename(out, old)
         os.rename(staging, out)
         shutil.rmtree(old)
-    elif not out.is_dir():
-        raise DmlcError(f"{out} is a file; choose another folder with -o")
     elif force:
         shutil.copytree(staging, out, dirs_exist_ok=True)
         shutil.rmtree(staging)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dmlc.ir.attributes import Axes
 from dmlc.ir.core import Module
-from dmlc.ir.location import DmlcError
+from dmlc.ir.location import UNKNOWN, DmlcError, Loc
 from dmlc.ir.sharding import Mesh
 
 KINDS = {"dp": "data", "tp": "model"}  # request key -> mesh axis
@@ -29,27 +29,31 @@ class Request:
         attr = module.attrs.get("dmlc.request", {})
         devices = attr.get("devices", 1)
         plan = attr.get("plan", "auto")
-        degrees = None if plan == "auto" else parse_plan(plan, devices)
+        degrees = None if plan == "auto" else parse_plan(plan, devices, module.op.loc)
         return cls(devices, degrees, attr.get("memory", 0), attr.get("slack", SLACK))
 
     def degree(self, kind: str) -> int:
         return dict(self.degrees or ()).get(kind, 1)
 
 
-def parse_plan(text: str, devices: int) -> tuple[tuple[str, int], ...]:
+def parse_plan(text: str, devices: int, loc: Loc = UNKNOWN) -> tuple[tuple[str, int], ...]:
     """`dp=2,tp=4` for 8 devices; the product must be the number of devices."""
     degrees: dict[str, int] = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         kind, _, number = part.partition("=")
         if kind in LATER:
-            raise DmlcError(f"{LATER[kind]} parallelism ({kind}) is not available yet; a plan takes dp and tp")
+            raise DmlcError(f"{LATER[kind]} parallelism ({kind}) is not available yet; a plan takes dp and tp", loc)
         if kind not in KINDS or not number.isdigit() or int(number) < 1:
-            raise DmlcError(f"'{part}' is not part of a plan; write for example dp=2,tp=4 or auto")
+            raise DmlcError(f"'{part}' is not part of a plan; write for example dp=2,tp=4 or auto", loc)
+        if kind in degrees:
+            raise DmlcError(f"the plan {text} gives {kind} twice")
         degrees[kind] = int(number)
+    if not degrees:
+        raise DmlcError("the plan is empty; write for example dp=2,tp=4 or auto", loc)
     product = math.prod(degrees.values())
     if product != devices:
         fits = [f"dp={d},tp={devices // d}" for d in range(1, devices + 1) if devices % d == 0]
-        raise DmlcError(f"the plan {text} is for {product} devices, not {devices}; what fits: {', '.join(fits)}")
+        raise DmlcError(f"the plan {text} is for {product} devices, not {devices}; what fits: {', '.join(fits)}", loc)
     return tuple(sorted(degrees.items()))
 
 
