@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -75,7 +77,8 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     if not callable(build):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
-    made = build()
+    with users_code(source):
+        made = build()
     made = made if isinstance(made, tuple) else (made,)
     if not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
         raise DmlcError(f"'{name}' must return (module, args[, kwargs[, dynamic_shapes]])", loc)
@@ -93,7 +96,8 @@ def _load_file(path: Path, loc: Loc) -> Any:
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
+        with users_code(str(loc)):
+            spec.loader.exec_module(module)
     except SyntaxError as e:
         raise DmlcError(f"{e.msg}", Loc(str(path), e.lineno or 1, e.offset or 1)) from None
     except ImportError as e:
@@ -106,11 +110,24 @@ def _load_file(path: Path, loc: Loc) -> Any:
 def _load_package(name: str, loc: Loc) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(name)
+        with users_code(str(loc)):
+            return importlib.import_module(name)
     except ImportError as e:
         raise DmlcError(f"{name} cannot be imported: {e}", loc) from None
     finally:
         sys.path.remove(os.getcwd())
+
+
+@contextlib.contextmanager
+def users_code(source: str) -> Iterator[None]:
+    """What the user's own code raises becomes one message with the line that raised it; imports and syntax are told by the caller."""
+    try:
+        yield
+    except (DmlcError, ImportError, SyntaxError):
+        raise
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        raise DmlcError(f"the model's code failed: {first_line(e)}", Loc(last.filename, last.lineno or 1, (last.colno or 0) + 1), (f"while reading {source}",)) from e
 
 
 # ---------------------------------------------------------------- export
@@ -119,9 +136,14 @@ def _load_package(name: str, loc: Loc) -> Any:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without warnings that concern PyTorch's own developers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def export(module: torch.nn.Module, args: tuple, kwargs: dict, shapes: Any, train: bool, what: str) -> torch.export.ExportedProgram:
