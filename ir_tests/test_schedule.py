@@ -15,7 +15,7 @@ from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Module
 from dmlc.ir.parser import parse_module
-from dmlc.passes import overlap_split, schedule
+from dmlc.passes import _chunking, overlap_split, schedule
 from dmlc.passmanager import Context, PassManager, parse_pipeline
 from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.branch import best_order
@@ -180,6 +180,50 @@ def test_chunks_need_a_common_dim():
     ids = {op.name: op.id for op in module.main.body}
     with pytest.raises(DmlcError, match="cannot be cut"):
         overlap_split.apply(module, Choice().with_(chunks={ids["comm.all_reduce"]: 5000}))
+
+
+def layers(rows: int, width: int, dtype: str = "f32") -> str:
+    """Two tensor-parallel layers with residuals, each behind the other's reduction."""
+    x, v, w = (f"tensor<{a}x{b}x{dtype}>" for a, b in ((rows, width), (width, 2 * width), (2 * width, width)))
+    wide = f"tensor<{rows}x{2 * width}x{dtype}>"
+    body = ""
+    for i in (0, 1):
+        body += f"""
+    %a{i} = dmlc.matmul %y{i}, %v : ({x}, {v}) -> {wide}
+    %b{i} = dmlc.matmul %a{i}, %w : ({wide}, {w}) -> {x}
+    %r{i} = comm.all_reduce %b{i} {{axes = ["model"], combiner = "sum"}} : ({x}) -> {x}
+    %y{i + 1} = dmlc.add %y{i}, %r{i} : ({x}, {x}) -> {x}"""
+    return f"""
+builtin.module attributes {{dmlc.spmd, dmlc.cluster = "h100"}} {{
+  dmlc.mesh {{sym_name = "mesh", axes = #dmlc.axes<["model"=2]>}} : () -> ()
+  func.func @main(%y0: {x}, %v: {v}, %w: {w}) -> {x} {{{body}
+    func.return %y2 : {x}
+  }}
+}}
+"""
+
+
+def test_layers_behind_each_other_run_as_two_halves():
+    """The whole program is cut along the rows: one half computes while the other communicates; nothing is joined before the end."""
+    module, _ = compiled(layers(16384, 2048, "bf16"), "overlap-split,schedule")
+    names = [op.name for op in module.main.body]
+    assert names.count("dmlc.concat") == 1 and names[-2] == "dmlc.concat"
+    assert names.count("comm.all_reduce_start") + names.count("comm.all_reduce") >= 4
+    before = parse_module(layers(16384, 2048, "bf16"))
+    assert simulate_module(module, cost_of(module)).makespan < 0.9 * simulate_module(before, cost_of(before)).makespan
+
+
+def test_cut_layers_compute_the_same():
+    from dmlc.passmanager.check import compare
+
+    module = parse_module(layers(7, 6))
+    before = module.clone()
+    seed = next(op for op in module.main.body if op.name == "dmlc.matmul")
+    piece_ops = _chunking.spread(module.main.body, seed)
+    assert len(piece_ops) == 8
+    overlap_split.apply(module, Choice().with_(chunks={op.id: 3 for op in piece_ops}))
+    PassManager(parse_pipeline("schedule")).run(module, Context())
+    assert "agree" in compare(before, module, "reordered")
 
 
 CROSSING = """

@@ -24,7 +24,37 @@ from dmlc.simulate import Choice
 from dmlc.simulate.choice import regions_of
 
 KEY = "dmlc.chunks"
+PART = "dmlc.chunk"
 FIXED_DIMS = ("dims", "split_dims")  # dims that a collective itself cuts or joins
+
+
+def spread(block: Block, seed: Op) -> list[Op]:
+    """All ops around `seed` that can be cut with it along the first of its dims for which they are a convex piece, in program order."""
+    number = numbered(block)
+    for dim, size in enumerate(seed.results[0].shape):
+        if isinstance(size, int) and size > 1:
+            members = _flood(seed, dim)
+            if members and is_convex(members, number):
+                return [op for op in block if op in members]
+    return []
+
+
+def _flood(seed: Op, dim: int) -> dict[Op, None]:
+    """Ops reached from the seed's result by carrying its cut on, collectives too; those that cannot follow end it."""
+    dims, waiting = {seed.results[0]: dim}, [seed.results[0]]
+    members: dict[Op, None] = {}
+    while waiting:
+        value = waiting.pop()
+        for op in ([value.op] if value.op else []) + value.users:
+            if op in members or op.block is not seed.block or not is_splittable(op):
+                continue
+            found = op_dims(op, value, dims[value])
+            if found is None or any(dims.get(v, d) != d for v, d in found.items()) or any(r not in found for r in op.results):
+                continue
+            members[op] = None
+            waiting += [v for v in found if v not in dims]
+            dims.update(found)
+    return members
 
 
 def is_contraction(op: Op) -> bool:
@@ -141,24 +171,27 @@ def apply(target: Module | Block, choice: Choice) -> bool:
     blocks = [target] if isinstance(target, Block) else [b for f in target.functions for _, b in regions_of(f)]
     changed = False
     for block in blocks:
+        number, ids = numbered(block), IdPool(block.terminator.function or block.terminator)
         for ops, count in list(pieces(block, choice.chunks)):
             cut = find_cut(ops, count)
-            if cut is None or not is_convex(ops):
+            if cut is None or not is_convex(ops, number):
                 raise DmlcError(f"'{ops[0].name}' cannot be cut into {count} chunks: {len(ops)} connected ops share no dim that all of them treat row by row", ops[0].loc)
-            _split(ops, cut, count)
+            _split(ops, cut, count, ids)
             changed = True
         if changed:
             sort_block(block)
     return changed
 
 
-def is_convex(ops: Iterable[Op]) -> bool:
-    """Whether no path leaves the ops and comes back."""
+def is_convex(ops: Iterable[Op], number: dict[Op, int]) -> bool:
+    """Whether no path leaves the ops and comes back. `number` gives the position of each op of the block."""
     members = set(ops)
+    last = max(number[op] for op in members)
     waiting = [u for op in members for r in op.results for u in r.users if u not in members]
     seen = set(waiting)
     while waiting:
-        for user in (u for r in waiting.pop().results for u in r.users):
+        op = waiting.pop()
+        for user in (u for r in op.results for u in r.users if number.get(u, last) <= last):
             if user in members:
                 return False
             if user not in seen:
@@ -167,10 +200,13 @@ def is_convex(ops: Iterable[Op]) -> bool:
     return True
 
 
-def _split(ops: Sequence[Op], cut: Cut, count: int) -> None:
+def numbered(block: Block) -> dict[Op, int]:
+    return {op: i for i, op in enumerate(block)}
+
+
+def _split(ops: Sequence[Op], cut: Cut, count: int, ids: IdPool) -> None:
     """Replace `ops` by `count` copies on parts of the cut dim."""
-    last = ops[-1]
-    b = Builder.after(last, IdPool(last.function or last))
+    b = Builder.after(ops[-1], ids)
     width = ceildiv(cut.size, count)
     ranges = [(at, min(at + width, cut.size)) for at in range(0, cut.size, width)]
     parts = [_copy(ops, cut, b, i, start, stop) for i, (start, stop) in enumerate(ranges)]
@@ -202,6 +238,8 @@ def _copy(ops: Sequence[Op], cut: Cut, b: Builder, index: int, start: int, stop:
             attrs = {k: v for k, v in op.attrs.items() if k not in ("dmlc.id", KEY)}
             if "dmlc.name" in attrs:
                 attrs["dmlc.name"] = f"{attrs['dmlc.name']}.{index}"
+            if is_collective(op):
+                attrs[PART] = index  # later passes neither merge nor cut it again
             types = [_narrowed(r.tensor, cut.dims.get(r), stop - start) for r in op.results]
             made = b.op(op.name, [mapping.get(v, v) for v in op.operands], attrs, types, tag=f"c{index}")
         mapping.update(zip(op.results, made.results))

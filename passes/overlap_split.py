@@ -39,9 +39,9 @@ class OverlapSplit(Pass):
     def run(self, module: Module, context: Context) -> bool:
         cost = CostModel(Cluster.of(module))
         given = Choice.of(module, order=False)
-        block = module.main.body
-        kinds = candidates(block)
-        choice = decide(UnitGraph(block, cost), given, cost, self.chunks, self.force)
+        graph = UnitGraph.of(module.main, cost)
+        kinds = candidates(graph.block)
+        choice = decide(graph, given, cost, self.chunks, self.force, kinds)
         for kind in kinds:
             first = kind[0][0]
             if not any(op.id in choice.chunks for op in first):
@@ -58,19 +58,20 @@ def _why_not(ops: Sequence[Op]) -> str:
 # ---------------------------------------------------------------- candidates
 
 Piece = tuple[Op, ...]
+Kinds = list[list[tuple[Piece, Piece]]]
 
 
-def candidates(block: Block) -> list[list[tuple[Piece, Piece]]]:
+def candidates(block: Block) -> Kinds:
     """(narrow, wide) pieces around each collective, alike ones together, in program order."""
     kinds: dict[tuple, list[tuple[Piece, Piece]]] = {}
-    number = {op: i for i, op in enumerate(block)}
+    number = _chunking.numbered(block)
     for op in block:
         if not is_collective(op) or is_start(op) or len(op.operands) != 1:
             continue
         narrow = _narrow(op)
         if narrow is not None:
             ordered = tuple(sorted(narrow, key=number.__getitem__))
-            wide = tuple(sorted(_widened(ordered), key=number.__getitem__))
+            wide = tuple(sorted(_widened(ordered, number), key=number.__getitem__))
             kinds.setdefault((_signature(ordered), _signature(wide)), []).append((ordered, wide))
     return list(kinds.values())
 
@@ -95,27 +96,19 @@ def _narrow(collective: Op) -> list[Op] | None:
     return None
 
 
-def _widened(ops: Piece) -> list[Op]:
+def _widened(ops: Piece, number: dict[Op, int]) -> list[Op]:
     """The piece with neighbours that can be cut alike: producers whose only users are inside, and all users of what leaves it.
     Growth stops at products and collectives (they are taken, nothing beyond them)."""
     members = dict.fromkeys(ops)
     for _ in range(16):
         for group in _growth(members):
-            grown = [*members, *group]
-            if find_cut(sorted_ops(grown), 2) is not None and is_convex(grown):
+            grown = sorted([*members, *group], key=number.__getitem__)
+            if find_cut(grown, 2) is not None and is_convex(grown, number):
                 members = dict.fromkeys(grown)
                 break
         else:
             break
     return list(members)
-
-
-def sorted_ops(ops: Sequence[Op]) -> list[Op]:
-    """In program order."""
-    wanted = set(ops)
-    block = ops[0].block
-    assert block is not None
-    return [op for op in block if op in wanted]
 
 
 def _growth(members: dict[Op, None]) -> Iterator[list[Op]]:
@@ -144,19 +137,40 @@ def _is_end(op: Op, members: dict[Op, None]) -> bool:
 # ---------------------------------------------------------------- decision
 
 
-def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
-    """Adds numbers of chunks for the pieces that shorten the program when cut."""
-    block = graph.block
-    best_time = price(graph.units())
-    for kind in candidates(block):
-        if any(op.id in choice.chunks for narrow, wide in kind for op in wide) or not (force or _may_gain(kind[0], graph, cost)):
-            continue
-        options = [option for k in ((chunks,) if chunks else (2, 4, 8)) for option in _options(kind, k, choice)]
-        timed = [(time, i) for i, option in enumerate(options) if (time := trial(block, option, cost)) is not None]
-        if timed and (min(timed)[0] < best_time or force):
-            best_time, best = min(timed)
-            choice = options[best]
-    return choice
+def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False, kinds: Kinds | None = None) -> Choice:
+    """Adds numbers of chunks for the pieces (`candidates` of the block when left out) that shorten the program when cut.
+
+    Two ways compete: kind by kind, each cut narrowly or widely; and the whole program around the first candidate cut along the batch,
+    so that one half computes while the other communicates. A way must save a hundredth of the time, the whole three.
+    """
+    counts = (chunks,) if chunks else (2, 4, 8)
+    kinds = [k for k in (candidates(graph.block) if kinds is None else kinds) if force or _may_gain(k[0], graph, cost)]
+    kinds = [k for k in kinds if not any(op.id in choice.chunks for _, wide in k for op in wide)]
+    if not kinds:
+        return choice
+    start = price(graph.units())
+    best, time = choice, start
+    for kind in kinds:
+        options = [option for k in counts for option in _options(kind, k, best)]
+        found, shorter = _best(graph.block, options, cost)
+        if found is not None and (shorter < time - start // 100 or force):
+            best, time = found, shorter
+    found, shorter = _best(graph.block, list(_whole(graph.block, kinds[0][0][0], counts[:2], choice)), cost)
+    return found if found is not None and shorter < time - start * 3 // 100 else best
+
+
+def _best(block: Block, options: Sequence[Choice], cost: CostModel) -> tuple[Choice | None, int]:
+    """The option with the least simulated time, the first of equals."""
+    timed = [(time, i) for i, option in enumerate(options) if (time := trial(block, option, cost)) is not None]
+    return (options[min(timed)[1]], min(timed)[0]) if timed else (None, 0)
+
+
+def _whole(block: Block, piece: Piece, counts: Sequence[int], choice: Choice) -> Iterator[Choice]:
+    """`choice` with everything that can be cut together with the piece's product cut."""
+    members = _chunking.spread(block, next(op for op in piece if is_contraction(op)))
+    if sum(map(is_collective, members)) > 1:
+        for count in counts:
+            yield choice.with_(chunks={**choice.chunks, **{op.id: count for op in members}})
 
 
 def _options(kind: Sequence[tuple[Piece, Piece]], count: int, choice: Choice) -> Iterator[Choice]:

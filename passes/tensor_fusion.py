@@ -17,6 +17,7 @@ from dmlc.ir.builder import IdPool
 from dmlc.ir.core import Block, Module, Op
 from dmlc.ir.location import DmlcError
 from dmlc.ops.comm import is_start
+from dmlc.passes._chunking import PART
 from dmlc.passes._reorder import sort_block
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
@@ -26,6 +27,7 @@ from dmlc.simulate.listing import list_order
 from dmlc.simulate.ordering import price
 from dmlc.simulate.units import CommKey
 
+TRIALS = 32  # simulations a key: with more candidates, several are tried at once
 PER_OPERAND = ("dims", "sizes", "grains", "split_dims", "split_sizes", "split_grains")
 
 
@@ -56,17 +58,20 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
     ready, ends = _times(graph, choice)
     keys: dict[CommKey, list[str]] = {}
     for node in graph.nodes:
-        if node.key is not None and not is_start(node.op) and node.id not in taken:
+        if node.key is not None and not is_start(node.op) and node.id not in taken and PART not in node.op.attrs:
             keys.setdefault(node.key, []).append(node.id)
-    best = price(graph.units(choice)) if any(len(ids) > 1 for ids in keys.values()) else 0
+    if not any(len(ids) > 1 for ids in keys.values()):
+        return choice
+    best = price(graph.units(choice))
     for key, ids in keys.items():
         ids.sort(key=lambda i: ready[i])
-        for bucket, other in _candidates(ids, key, ready, ends, graph, cost):
-            found = _merged(choice, bucket, other)
-            if _bytes(graph, found[1]) <= (max_bytes or 1 << 62) and graph.legal(found[0]) is None:
-                time = price(graph.units(found[0]))
-                if time <= best:
-                    choice, best = found[0], time
+        pairs = list(_candidates(ids, key, ready, ends, graph, cost))
+        step = -(-len(pairs) // TRIALS)
+        for at in range(0, len(pairs), step or 1):
+            found = _merged(graph, choice, pairs[at : at + step], max_bytes or 1 << 62)
+            time = price(graph.units(found)) if found != choice else best + 1
+            if time <= best:
+                choice, best = found, time
     return choice
 
 
@@ -89,11 +94,15 @@ def _candidates(ids: Sequence[str], key: CommKey, ready: dict[str, int], ends: d
             first = i
 
 
-def _merged(choice: Choice, member: str, other: str) -> tuple[Choice, tuple[str, ...]]:
-    """`choice` with `other` in the bucket of `member`, and that bucket."""
-    old = next((b for b in choice.buckets if member in b), (member,))
-    bucket = (*old, other)
-    return choice.with_(buckets=(*(b for b in choice.buckets if b is not old), bucket)), bucket
+def _merged(graph: UnitGraph, choice: Choice, pairs: Sequence[tuple[str, str]], limit: int) -> Choice:
+    """`choice` with the second of each pair in the bucket of the first, where that is legal and within `limit` bytes."""
+    for member, other in pairs:
+        old = next((b for b in choice.buckets if member in b), (member,))
+        bucket = (*old, other)
+        found = choice.with_(buckets=(*(b for b in choice.buckets if b is not old), bucket))
+        if _bytes(graph, bucket) <= limit and graph.legal(found) is None:
+            choice = found
+    return choice
 
 
 def _bytes(graph: UnitGraph, bucket: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.ordering import price
+from dmlc.simulate.units import Node
 
 apply = _chunking.apply
 
@@ -45,8 +46,13 @@ class TensorPartition(Pass):
 
 def large(graph: UnitGraph, cost: CostModel) -> list[Op]:
     """Synchronous collectives of one tensor that take longer than two start-ups, longest first."""
-    found = [n for n in graph.nodes if n.key is not None and not is_start(n.op) and len(n.op.operands) == 1 and n.cost.time > 2 * _startup(n.op, graph, cost)]
+    found = [n for n in graph.nodes if _is_whole(n) and n.cost.time > 2 * _startup(n.op, graph, cost)]
     return [n.op for n in sorted(found, key=lambda n: -n.cost.time)]
+
+
+def _is_whole(node: Node) -> bool:
+    """A synchronous collective of one tensor that is not a chunk already."""
+    return node.key is not None and not is_start(node.op) and len(node.op.operands) == 1 and _chunking.PART not in node.op.attrs
 
 
 def _startup(op: Op, graph: UnitGraph, cost: CostModel) -> int:

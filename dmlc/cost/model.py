@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dmlc.cluster import Cluster
+from dmlc.cluster import Cluster, Link
 from dmlc.cost.cost import Cost, transfer
 from dmlc.ir import registry
 from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType, TensorType, Type
-from dmlc.ops.base import flops_of, index_of
+from dmlc.ops.base import flops_of, index_of, own_attrs
 
 EFFICIENCY = 70  # percent of the sheet's rates that real kernels reach
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "send": 0, "recv": 0}
@@ -48,6 +48,8 @@ class CostModel:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
+        self._links: dict[tuple[Mesh, tuple[str, ...]], Link] = {}
+        self._ops: dict[tuple, Cost] = {}
 
     # -------------------------------------------------- computation
 
@@ -60,7 +62,10 @@ class CostModel:
             return self._region_op(op)
         if op.name != "kernel.fused" and (view_operand(op) is not None or (definition is not None and definition.cost == "free")):
             return Cost()
-        return self.group([op], op.operands, op.results)
+        key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])))
+        if op.regions or key not in self._ops:
+            self._ops[key] = self.group([op], op.operands, op.results)
+        return self._ops[key]
 
     def group(self, ops: Sequence[Op], reads: Iterable[Value], writes: Iterable[Value]) -> Cost:
         """Ops in one kernel that reads and writes the given values."""
@@ -115,11 +120,16 @@ class CostModel:
         ranks = mesh.extent(axes)
         if ranks == 1:
             return Cost()
-        link = self.cluster.link(mesh, axes)
+        link = self._link(mesh, tuple(axes))
         rounds = STEPS[kind]
         sent = -(-bytes * (ranks - 1) * rounds // ranks) if rounds else bytes
         latency = max(1, rounds * (ranks - 1)) * link.alpha + self.cluster.device.launch
         return Cost(latency + transfer(sent, link.bandwidth), sent, 0, "model")
+
+    def _link(self, mesh: Mesh, axes: tuple[str, ...]) -> Link:
+        if (mesh, axes) not in self._links:
+            self._links[mesh, axes] = self.cluster.link(mesh, axes)
+        return self._links[mesh, axes]
 
     def startup(self, kind: str, axes: Sequence[str], mesh: Mesh) -> int:
         """Picoseconds a collective takes however small it is: what merging two saves."""

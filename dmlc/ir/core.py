@@ -134,7 +134,7 @@ class Op:
 
     @property
     def parent(self) -> Op | None:
-        return self.block.region.op if self.block and self.block.region else None
+        return self.block.region.op if self.block is not None and self.block.region is not None else None  # a block's truth would count its ops
 
     @property
     def function(self) -> Op | None:

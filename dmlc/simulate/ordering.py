@@ -13,8 +13,8 @@ from dmlc.simulate.listing import Order, list_order
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
-EFFORT = 2_000_000  # units replayed by a local search, all evaluations together
-PRICING = 100_000  # the same for a search that only prices a decision
+EFFORT = 1_000_000  # units replayed by a local search, all evaluations together
+PRICING = 50_000  # the same for a search that only prices a decision
 
 
 def order_of(units: Units, ids: Iterable[str] | None) -> Order | None:
@@ -39,7 +39,7 @@ class Search:
         self.units = units
         self.base: Order = tuple(range(len(units)))
         self.cap = max(cap, units.peak(self.base)) if cap else 0
-        self.left = max(effort // max(len(units), 1), 20)
+        self.left = max(effort // max(len(units), 1), 8)
         self.order, self.time = self.base, replay(units, self.base)
         self.bound = bounds(units).best
 
@@ -146,12 +146,13 @@ def _fillers(units: Units, order: Sequence[int], at: int, window: int = 64) -> l
 def pull(units: Units, order: Order, unit: int, target: int) -> Order:
     """`unit`, with those of its predecessors that stand behind `target`, moved up to position `target`."""
     needed = {unit}
-    for u in reversed(order[target:]):
+    for u in reversed(order[target : order.index(unit) + 1]):
         if u in needed:
             needed.update(units.preds[u])
-    moved = [u for u in order[target : order.index(unit) + 1] if u in needed]
-    kept = [u for u in order[target:] if u not in set(moved)]
-    return (*order[:target], *moved, *kept)
+    last = order.index(unit) + 1
+    moved = [u for u in order[target:last] if u in needed]
+    kept = [u for u in order[target:last] if u not in needed]
+    return (*order[:target], *moved, *kept, *order[last:])
 
 
 # ---------------------------------------------------------------- late starts
@@ -159,15 +160,12 @@ def pull(units: Units, order: Order, unit: int, target: int) -> Order:
 
 def late_starts(search: Search) -> Order:
     """Put each start as late as the makespan allows (its deadline), last ones first: what it delivers then takes memory for less
-    long. Starts of one stream keep their order. The peak never grows."""
-    order, peak = search.order, search.units.peak(search.order)
+    long. Starts of one stream keep their order. The order stays as it was if the peak would grow."""
+    order = search.order
     for u in reversed(search.order):
-        if search.units.stream[u] == COMPUTE:
-            continue
-        later = _latest(search.units, order, u, search.time)
-        if later != order and (grown := search.units.peak(later)) <= peak:
-            order, peak = later, grown
-    return order
+        if search.units.stream[u] != COMPUTE:
+            order = _latest(search.units, order, u, search.time)
+    return order if search.units.peak(order) <= search.units.peak(search.order) else search.order
 
 
 def _latest(units: Units, order: Order, unit: int, limit: int) -> Order:
