@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import operator
 import os
 import sys
 import traceback
@@ -22,7 +23,8 @@ from typing import Any
 import torch
 
 from dmlc.frontend.result import ImportResult
-from dmlc.frontend.torch_import import Importer
+from dmlc.frontend.torch_graph import handler_of
+from dmlc.frontend.torch_import import Importer, ignored
 from dmlc.frontend.torch_reference import Reference
 from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
 from dmlc.ir.location import DmlcError, Loc
@@ -161,6 +163,23 @@ def first_line(error: Exception) -> str:
 
 
 def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Without mutation and aliasing; no operator is decomposed."""
+    """Without mutation and aliasing; no operator is decomposed. A graph that has none already is taken as it is: tracing it again costs as much as the export."""
+    if is_functional(program):
+        return program
     with quiet(), torch.no_grad():
         return program.run_decompositions({})
+
+
+def is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether every call is known, writes to nothing, keeps no statistics and draws no numbers."""
+    if program.graph_signature.buffers_to_mutate or program.graph_signature.user_inputs_to_mutate:
+        return False
+    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem and not ignored(n)]
+    schemas = [getattr(n.target, "_schema", None) for n in calls]
+    return all(s is not None and not s.is_mutable and handler_of(n) is not None and not trains(n) for n, s in zip(calls, schemas))
+
+
+def trains(node: torch.fx.Node) -> bool:
+    """Whether a call runs in training mode: it may then write or draw without a schema that says so."""
+    modes = [i for i, a in enumerate(node.target._schema.arguments) if a.name in ("train", "training", "use_input_stats")]  # type: ignore[union-attr]
+    return any(i >= len(node.args) or node.args[i] is not False for i in modes)
