@@ -71,6 +71,15 @@ def main():
 
 
 def run(args, device):
+    import table
+
+    results, first, times = execute(load_inputs(args), device, args.repeat)
+    return report(args, dict(zip([r["name"] for r in table.RESULTS], results)), first, times, device) if results is not None else 0
+
+
+def execute(given, device, repeat=0):
+    """Run this rank's program on the global inputs `given` (by name). Rank 0 gets the global results in order, seconds of the first
+    run and of `repeat` more; other ranks get None in the results' place."""
     import model
     import runtime
     import table
@@ -79,14 +88,14 @@ def run(args, device):
     mesh = runtime.Mesh(table.MESH)
     same_program(mesh)
     weights = load_weights(mesh, device)
-    given = load_inputs(args)
-    inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in table.ARGUMENTS if a["role"] == "input"}
+    wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
+    inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in wanted}
     program = model.Program(mesh, device)
     with torch.no_grad():
         results, first = timed(program, weights, inputs, device)
-        times = [timed(program, weights, inputs, device)[1] for _ in range(args.repeat)]
-    joined = {r["name"]: runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"]) for r, x in zip(table.RESULTS, results)}
-    return report(args, joined, first, times, device) if mesh.rank == 0 else 0
+        times = [timed(program, weights, inputs, device)[1] for _ in range(repeat)]
+    joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"]) for r, x in zip(table.RESULTS, results)]
+    return joined if mesh.rank == 0 else None, first, times
 
 
 def same_program(mesh):
