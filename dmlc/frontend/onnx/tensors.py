@@ -90,11 +90,15 @@ def python_value(array: np.ndarray, dtype: str) -> bool | int | float:
 
 
 _LARGEST = float(np.finfo(np.float32).max)
+_FORMULAS = {np.float32(x): x for x in (math.sqrt(2 / math.pi), math.sqrt(2), math.sqrt(0.5))}  # in GELU, in both its forms
 
 
 def shortest(number: float) -> float:
-    """The shortest decimal that rounds to the same f32. Exporters wrote such a number, and PyTorch's programs hold it."""
+    """The shortest decimal that rounds to the same f32, or the formula's number that does: exporters wrote such a number, and PyTorch's
+    programs hold it."""
     exact = np.float32(number)
+    if exact in _FORMULAS:
+        return _FORMULAS[exact]
     short = float(str(exact))
     return short if abs(short) <= _LARGEST else float(exact)
 
