@@ -11,7 +11,7 @@ def build(hidden: int, layers: int, heads: int, mlp: int, vocabulary: int, seque
 
     class Bert(transformers.BertForSequenceClassification):
         def forward(self, input_ids, attention_mask):
-            return super().forward(input_ids=input_ids, attention_mask=attention_mask).logits
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask).logits  # type: ignore[reportAttributeAccessIssue]
 
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": mlp, "vocab_size": vocabulary}
     config = transformers.BertConfig(**sizes, max_position_embeddings=max(sequence, 32), num_labels=labels, attn_implementation="sdpa")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlc.cost.reshard import Step, reshard, step_bytes
+from dmlc.ir.attribute_printer import attribute_text
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Block, BlockArgument, Module, Op, OpResult, Value
@@ -36,6 +37,7 @@ class Partition(Pass):
 
     def run(self, module: Module, context: Context) -> bool:
         if "dmlc.spmd" in module.attrs or module.mesh_op is None:
+            context.remark(module.main.op, "declined: " + ("the program is a rank's already" if "dmlc.spmd" in module.attrs else "the module has no mesh"))
             return False
         Partitioner(module).run()
         module.attrs["dmlc.spmd"] = None
@@ -64,7 +66,7 @@ class RankValues:
         def make() -> tuple[Value, Value]:
             operands = [self.constant(n), *(self.index(a) for a in axes)]
             counts = tuple(self.mesh.sizes[a] for a in axes)
-            return self._emit("dmlc.window", operands, {"counts": counts, "grain": grain}, [INDEX, INDEX])
+            return self._emit("dmlc.window", operands, {"counts": counts, "grain": grain}, [INDEX, INDEX])  # type: ignore[reportReturnType]
 
         return self._once(("window", n, tuple(axes), grain), make)
 
@@ -165,7 +167,8 @@ class Partitioner:
             return versions.forms[target]
         paths = [(self._bytes(versions, source, steps), n, source, steps) for n, source in enumerate(versions.forms) if (steps := reshard(self.mesh, source, target, versions.type.shape)) is not None]
         if not paths:
-            raise DmlcError(f"no way from {versions.natural} to {target}", value.op.loc if value.op else self.b.loc)
+            forms = f"{attribute_text(versions.natural)} cannot become {attribute_text(target)}"
+            raise DmlcError(f"an operand that lies as {forms}; a complete value is nobody's partial sum", self.b.loc)
         _, _, source, steps = min(paths, key=lambda p: p[:2])
         local = versions.forms[source]
         with self.b.for_op(value.op if value.op is not None else self.b.origin):  # type: ignore[arg-type]

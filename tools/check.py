@@ -21,7 +21,7 @@ def steps(python: Path, pytest_arguments: list[str], scratch: str) -> list[tuple
     lit = [str(python), "-c", "import sys; from lit.main import main; sys.exit(main())", "-q", "-j2", "ir_tests"]
     return [
         ("style", [str(python), "-m", "ruff", "check", "--no-cache", "."]),
-        ("types", [str(python), "-m", "pyright"]),
+        ("types", [str(python), "-m", "pyright", "--pythonpath", str(python)]),
         ("text tests under lit", lit),
         ("tests", [str(python), "-m", "pytest", "-q", "-rs", *workers(), "--basetemp", f"{scratch}/pytest", *pytest_arguments]),
     ]

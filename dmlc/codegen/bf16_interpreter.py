@@ -40,7 +40,7 @@ def install() -> None:
     builder = interpreter.InterpreterBuilder
     if getattr(builder, "bf16_is_right", False):
         return
-    builder.bf16_is_right = True
+    setattr(builder, "bf16_is_right", True)  # noqa: B010  (a mark of ours on a class that has no such field)
     np.seterr(all="ignore")
     _patch_arithmetic(interpreter, builder)
     _patch_casts(interpreter, builder)

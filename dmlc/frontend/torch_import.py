@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.utils._pytree as pytree
 from torch.export.graph_signature import InputKind, OutputKind
 
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
@@ -120,7 +121,7 @@ class Importer:
 
     def tensor(self, target: str) -> torch.Tensor:
         found = self.program.state_dict.get(target)
-        return found if found is not None else self.program.constants[target]
+        return found if found is not None else self.program.constants[target]  # type: ignore[reportReturnType]
 
     def _storage(self, target: str) -> Any:
         """Equal for tied weights: the same storage read as the same tensor."""
@@ -261,8 +262,8 @@ def unsupported(graph: torch.fx.GraphModule) -> list[tuple[str, Loc]]:
 def output_names(program: torch.export.ExportedProgram) -> list[str]:
     """Names of the returned leaves: keys of dictionaries and positions of sequences joined by dots; `output` for a lone tensor."""
     tree = program.call_spec.out_spec
-    numbered = torch.utils._pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
-    paths = [path for path, _ in torch.utils._pytree.tree_flatten_with_path(numbered)[0]]
+    numbered = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)  # type: ignore[reportOptionalMemberAccess]
+    paths = [path for path, _ in pytree.tree_flatten_with_path(numbered)[0]]
     names = []
     for path in paths:
         keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]

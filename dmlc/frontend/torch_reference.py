@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dmlc.frontend.torch_import import output_names
@@ -36,13 +37,13 @@ class Reference:
     def __call__(self, inputs: Mapping[str, Any], double: bool = False) -> dict[str, numpy.ndarray]:
         module = self.eager if self.eager is not None else self.program.module()
         flat = [self._value(name, val, inputs, double) for name, val in input_leaves(self.program)]
-        args, kwargs = torch.utils._pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
+        args, kwargs = pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
         with torch.no_grad():
             if double:
                 outputs = _in_double(copy.deepcopy(module).double(), args, kwargs)
             else:
                 outputs = module(*args, **kwargs)
-        leaves = torch.utils._pytree.tree_leaves(outputs)
+        leaves = pytree.tree_leaves(outputs)
         named = zip(output_names(self.program), leaves, strict=True)
         return {name: _numpy(x) for name, x in named if isinstance(x, torch.Tensor)}
 

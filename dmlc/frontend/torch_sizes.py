@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.utils._pytree as pytree
 from torch.export.graph_signature import InputKind
 
 from dmlc.ir.core import Module
@@ -102,7 +103,7 @@ def example_inputs(program: torch.export.ExportedProgram, module: Module) -> dic
 def _flat_example(program: torch.export.ExportedProgram) -> list[Any]:
     if program.example_inputs is None:
         return []
-    return list(torch.utils._pytree.tree_leaves(program.example_inputs))
+    return list(pytree.tree_leaves(program.example_inputs))
 
 
 def _fitted(value: torch.Tensor, shape: tuple[int, ...]) -> numpy.ndarray:

@@ -218,7 +218,7 @@ def _bind_rule(op: Op) -> Rule:
 def linear_of(op: Op) -> list[frozenset[int]]:
     """Operand sets that may be unreduced (sum) together."""
     sets = definition(op).linear
-    return [frozenset(s) for s in (sets(op) if callable(sets) else sets)]
+    return [frozenset(s) for s in (sets(op) if callable(sets) else sets)]  # type: ignore[reportGeneralTypeIssues]
 
 
 def index_of(op: Op) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def is_primitive(op: Op) -> bool:
 def triton_text(op: Op) -> str | None:
     """The op's raw Triton text on widened blocks, None when it has none."""
     text = definition(op).triton
-    return text(op) if callable(text) else text
+    return text(op) if callable(text) else text  # type: ignore[reportReturnType]
 
 
 def in_kernel(op: Op) -> bool:

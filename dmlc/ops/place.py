@@ -94,7 +94,7 @@ def illegal(mesh: Mesh, op: Op, place: Place) -> str | None:
         return f"the mesh has no axis {next(a for a in used if a not in mesh.sizes)}"
     for f, _ in place.factors:
         if f not in rule.factors:
-            return f"the op has no factor {f}"
+            return f"the op has no factor {f} ({rule})"
         if f in rule.whole:
             return f"factor {f} is whole"
         if place.grain_of(f) < 1 or int(rule.sizes[f]) % place.grain_of(f):
@@ -144,7 +144,7 @@ def _state(mesh: Mesh, rule: Rule, place: Place, dims: Iterable[tuple[str, ...]]
         entry = getattr(chosen, side)[index]
         mine = place.strategy[1]  # type: ignore[index]
         if isinstance(entry, tuple):
-            unreduced |= dict.fromkeys(mine, entry[1])
+            unreduced |= dict.fromkeys(mine, str(entry[1]))
         elif entry is not None:
             axes[entry] += mine
             grains[entry] = chosen.grains.get(f"{side[0]}{index}", 1)

@@ -25,7 +25,7 @@ def torch_text(op: Op) -> str:
     text = text(op) if callable(text) else text
     if text is None:
         raise DmlcError(f"'{op.name}' has no PyTorch text", op.loc)
-    return text
+    return text  # type: ignore[reportReturnType]
 
 
 def render_torch(op: Op, operands: Sequence[str], dtype: Callable[[str], str] = lambda d: d, size: Callable[[Any], str] = repr) -> str:
