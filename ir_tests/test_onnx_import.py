@@ -171,7 +171,16 @@ def test_several_uses_are_one_argument(tmp_path):
 def test_a_transposed_weight_is_a_linear_layer(tmp_path):
     w = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     nodes = [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])]
-    assert ops(agrees(tmp_path, model_of(nodes, {"x": (2, 4, 3)}, ["y"], {"w": w}))) == ["linear", "func.return"]
+    result = agrees(tmp_path, model_of(nodes, {"x": (2, 4, 3)}, ["y"], {"w": w}))
+    assert ops(result) == ["linear", "func.return"] and result.trainable == ["w"]
+
+
+def test_a_weight_seen_through_views_is_a_weight(tmp_path):
+    """Stored in another shape and dtype than the layer uses it in."""
+    w = np.random.default_rng(0).standard_normal((1, 5, 3)).astype(np.float16)
+    nodes = [node("Cast", ["w"], ["f"], to=TensorProto.FLOAT), node("Squeeze", ["f", "first"], ["s"]), node("Slice", ["s", "first", "end"], ["part"]), node("Gemm", ["x", "part"], ["y"], transB=1)]
+    result = agrees(tmp_path, model_of(nodes, {"x": (2, 3)}, ["y"], {"w": w, "first": np.array([0]), "end": np.array([4])}))
+    assert result.trainable == ["w"]
 
 
 @pytest.mark.parametrize("form", ["raw", "typed"])

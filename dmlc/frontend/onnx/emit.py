@@ -32,6 +32,10 @@ class Emitter(Protocol):
 
     def weight(self, weight: Weight, role: str) -> Value: ...
 
+    def mark(self, value: Value, role: str) -> None:
+        """Weights that reach the value through views and copies have this role too."""
+        ...
+
 
 class Scratch:
     """Ops on known operands, evaluated through the same text as the program's, so a folded constant and a kernel agree."""
@@ -51,6 +55,9 @@ class Scratch:
 
     def weight(self, weight: Weight, role: str) -> Value:
         return self.constant(weight.read())
+
+    def mark(self, value: Value, role: str) -> None:
+        """Nothing here is a weight."""
 
     def evaluate(self, results: Sequence[Tensor]) -> list[Known] | None:
         """The results as arrays; None when a value on the way is too large, or a cast's result is not specified (NaN or out of range to integer)."""
@@ -99,11 +106,14 @@ class Emit:
     def value(self, t: Tensor, role: str = "const") -> Value:
         """The tensor as an operand of an op: an argument for a weight or an array, a `dmlc.full` for an array of one repeated value."""
         if isinstance(t, Value):
+            self.emitter.mark(t, role)
             return t
         if isinstance(t, Weight):
             if role == "const" and t.constant_like:
                 return self.value(t.read())
             return self.emitter.weight(t, role)
+        if t.literal and role != "const" and t.array.size > 1:
+            return self.emitter.weight(t.weight, role)
         uniform = t.uniform
         return self.emitter.constant(t) if uniform is None else self.full(uniform, t.dtype, t.shape)
 

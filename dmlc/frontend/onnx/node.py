@@ -95,7 +95,9 @@ class Node(Emit):
         return python_value(known.array, known.dtype) if known is not None else None
 
     def is_weight(self, t: Tensor) -> bool:
-        """Whether the tensor is a float initializer that stays a weight."""
+        """Whether the tensor stands in the file as numbers of its own: a float initializer or constant of several elements."""
+        if isinstance(t, Known):
+            return t.literal and t.array.size > 1 and type_of(t).is_float
         return isinstance(t, Weight) and type_of(t).is_float and not t.constant_like
 
     def ints(self, i: int, what: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from dmlc.ir.weights import WeightStore
 
 SHARED_CONSTANT_BYTES = 1 << 20  # equal constants up to this size become one argument
 
+MOVEMENTS = {"dmlc.reshape", "dmlc.transpose", "dmlc.slice", "dmlc.broadcast", "dmlc.concat", "dmlc.cast"}
 _ROLE_ORDER = ("param", "buffer", "const")  # the strongest of a weight's uses decides
 
 
@@ -31,7 +32,7 @@ class Program:
         self.loc: Loc = UNKNOWN  # given to new ops
         self.trainable = _pattern(trainable)
         self.taken: set[str] = set()
-        self.weights: list[Weight] = []
+        self._weight_of: dict[BlockArgument, Weight] = {}
         self._shared: dict[tuple[str, tuple[int, ...], bytes], BlockArgument] = {}
 
     def op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type] | None) -> Op:
@@ -63,10 +64,20 @@ class Program:
             weight.arg.attrs["dmlc.names"] = (weight.name,)
             if weight.overridable:
                 weight.arg.attrs["dmlc.overridable"] = True
-            self.weights.append(weight)
+            self._weight_of[weight.arg] = weight
         weight.roles.add(self._chosen(weight, role))
         weight.arg.attrs["dmlc.role"] = next(r for r in _ROLE_ORDER if r in weight.roles)
         return weight.arg
+
+    def mark(self, value: Value, role: str) -> None:
+        """Give the role to the weights that the value is a view or a converted copy of."""
+        pending = [value] if role != "const" else []
+        while pending:
+            value = pending.pop()
+            if value.op is not None and value.op.name in MOVEMENTS:
+                pending += value.op.operands
+            elif isinstance(value, BlockArgument) and value in self._weight_of:
+                self.weight(self._weight_of[value], role)
 
     def is_named_trainable(self, name: str) -> bool:
         return self.trainable is not None and self.trainable.search(name) is not None

@@ -17,12 +17,17 @@ INTEGERS_AT_IMPORT = 1 << 16  # integer initializers up to this many elements ar
 
 @dataclass(eq=False)
 class Known:
-    """An array known at import (weight store's form). It becomes an argument of role `const`, or a `dmlc.full`, when a tensor op needs it."""
+    """An array known at import (weight store's form). It becomes an argument of role `const`, or a `dmlc.full`, when a tensor op needs it.
+
+    A `literal` one stands in the file as a node: some exporters write weights so, and in a weight's place it is one.
+    """
 
     array: np.ndarray
     dtype: str
     name: str = ""
+    literal: bool = False
     arg: BlockArgument | None = None
+    _weight: Weight | None = None
 
     @classmethod
     def of(cls, array: object, dtype: str = "i64") -> Known:
@@ -31,6 +36,12 @@ class Known:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
+
+    @property
+    def weight(self) -> Weight:
+        if self._weight is None:
+            self._weight = Weight(Source(self.name, self.shape, self.dtype, lambda: self.array))
+        return self._weight
 
     @property
     def uniform(self) -> bool | int | float | None:

@@ -20,7 +20,9 @@ def constant(n: Node) -> Known:
     if len(given) != 1:
         raise DmlcError(f"a constant has one value, not {len(given)}")
     if given[0] == "value":
-        return n.constant_attr(n.attr("value"))
+        known = n.constant_attr(n.attr("value"))
+        known.literal = True
+        return known
     if given[0] in ("sparse_value", "value_string", "value_strings"):
         raise Unsupported(f"a constant given as {given[0]}")
     return Known(array_from(n.attr(given[0]), "f32" if "float" in given[0] else "i64"), "f32" if "float" in given[0] else "i64")

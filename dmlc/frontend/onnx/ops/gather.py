@@ -32,27 +32,32 @@ def index_tensor(n: Node, i: int, size: int) -> Tensor:
 
 @op("Gather", 1, 11, 13)
 def gather(n: Node) -> Tensor:
-    """Rows of a matrix are an embedding; one known place, or evenly spaced ones, a slice."""
+    """Rows of a matrix are an embedding; known places that are evenly spaced, or all one, a slice."""
     dim = n.axis(n.attr("axis", 0), n.rank(0))
     size = n.shape(0)[dim]
     index = index_tensor(n, 1, size)
-    if isinstance(index, Known):
-        places = _even(index.array)
-        if index.array.ndim == 0:
-            return n.pick(n[0], dim, int(index.array))
-        if places is not None and index.array.ndim == 1:
-            return take_range(n, n[0], dim, places)
-    if dim == 0 and n.rank(0) == 2 and type_of(n[0]).is_float and isinstance(n[0], Weight):
+    places = _even(index.array.reshape(-1)) if isinstance(index, Known) else None
+    if places is not None:
+        shape = n.shape(0)
+        wide = (*shape[:dim], *type_of(index).shape, *shape[dim + 1 :])
+        part = take_range(n, n.param(0) if n.is_weight(n[0]) else n[0], dim, places)
+        if len(places) == math.prod(type_of(index).shape):
+            return n.reshape(part, wide)
+        one = (*shape[:dim], *(1,) * len(type_of(index).shape), *shape[dim + 1 :])
+        return n.broadcast(n.reshape(part, one), wide)
+    if dim == 0 and n.rank(0) == 2 and n.is_weight(n[0]):
         return n.emit("dmlc.embedding", n.param(0), index)
     return n.emit("dmlc.take", n[0], index, dim=dim)
 
 
 def _even(index: np.ndarray) -> range | None:
-    """The indices as a range, when they are evenly spaced."""
-    if index.ndim != 1 or not index.size:
+    """The indices as a range, when they are evenly spaced, or one place when they are all the same."""
+    if not index.size:
         return None
+    if (index == index[0]).all():
+        return range(int(index[0]), int(index[0]) + 1)
     step = int(index[1] - index[0]) if index.size > 1 else 1
-    if step == 0 or (np.diff(index) != step).any():
+    if (np.diff(index) != step).any():
         return None
     return range(int(index[0]), int(index[-1]) + (1 if step > 0 else -1), step)
 

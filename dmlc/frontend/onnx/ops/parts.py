@@ -11,6 +11,7 @@ from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
+from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
 
 
@@ -80,12 +81,17 @@ def _split(n: Node, sizes: Sequence[int] | None) -> list[Tensor]:
 
 @op("Concat", 4, 11, 13)
 def concat(n: Node) -> Tensor:
-    return n.concat([n[i] for i in range(len(n.operands))], n.axis(n.attr("axis"), n.rank(0)))
+    return _concat(n, n.attr("axis"))
 
 
 @op("Concat", 1)
 def concat_default(n: Node) -> Tensor:
-    return n.concat([n[i] for i in range(len(n.operands))], n.axis(n.attr("axis", 1), n.rank(0)))
+    return _concat(n, n.attr("axis", 1))
+
+
+def _concat(n: Node, axis: int) -> Tensor:
+    """A float initializer that is joined to data is learned, as a class token is."""
+    return n.concat([n.param(i) if n.is_weight(n[i]) or isinstance(n[i], Value) else n[i] for i in range(len(n.operands))], n.axis(axis, n.rank(0)))
 
 
 @op("Pad", 2)
