@@ -123,9 +123,14 @@ def _zero(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -
     for members in linear_of(op):
         found = [_pad_of(op, rule, i, factor, known) for i in sorted(members)]
         others = [_pad_of(op, rule, i, factor, known) for i in range(len(op.operands)) if i not in members and _carries(rule, i, factor)]
-        if found and all(p is not None and p.value == 0.0 for p in found) and all(p is not None and math.isfinite(p.value) for p in others):
+        if found and all(p is not None and p.value == 0.0 for p in found) and all(p is not None and _keeps_zero(op, p.value) for p in others):
             return Pad(0.0, frozenset(s for p in found + others if p for s in p.sources))
     return None
+
+
+def _keeps_zero(op: Op, other: float) -> bool:
+    """Zero times this, or over this, is zero."""
+    return math.isfinite(other) and (op.name != "dmlc.div" or other != 0.0)
 
 
 def _constant(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
