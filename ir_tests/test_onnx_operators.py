@@ -189,6 +189,29 @@ def test_fused_convolution(tmp_path):
     agrees(tmp_path, model_of(nodes, inputs, ["y"], {"w": floats(4, 3, 3, 3), "b": floats(4)}, opset=17, domains=["com.microsoft"]))
 
 
+@pytest.mark.parametrize("causal", [0, 1])
+def test_packed_attention_of_onnxruntime(tmp_path, causal):
+    mask = np.array([[1] * 6, [1] * 4 + [0] * 2], np.int32)
+    constants = {"w": floats(8, 24) / 3, "b": floats(24), "mask": mask}
+    nodes = [node("Attention", ["x", "w", "b", "" if causal else "mask"], ["y"], domain="com.microsoft", num_heads=2, unidirectional=causal)]
+    agrees(tmp_path, model_of(nodes, {"x": (2, 6, 8)}, ["y"], constants, opset=17, domains=["com.microsoft"]), 1e-4)
+
+
+def test_multi_head_attention_of_onnxruntime(tmp_path):
+    nodes = [node("MultiHeadAttention", ["q", "k", "v", "b", "", "bias"], ["y"], domain="com.microsoft", num_heads=2)]
+    inputs = {"q": (2, 3, 8), "k": (2, 5, 8), "v": (2, 5, 8)}
+    agrees(tmp_path, model_of(nodes, inputs, ["y"], {"b": floats(24), "bias": floats(1, 2, 3, 5)}, opset=17, domains=["com.microsoft"]), 1e-4)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("ids", [np.array([3]), np.array([[0, 1, 2], [5, 6, 7]])])
+def test_rotary_positions_of_onnxruntime(tmp_path, interleaved, ids):
+    nodes = [node("RotaryEmbedding", ["x", "ids", "cos", "sin"], ["y"], domain="com.microsoft", interleaved=interleaved)]
+    angles = np.arange(10)[:, None] * np.array([1, 0.1])
+    constants = {"ids": ids, "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+    agrees(tmp_path, model_of(nodes, {"x": (2, 3, 8)}, ["y"], constants, opset=17, domains=["com.microsoft"]))
+
+
 # ---------------------------------------------------------------- forms an importer chooses between
 
 
