@@ -152,10 +152,11 @@ def apply(module: Module, choice: Choice) -> bool:
 
 
 def _keep(op: Op, cast: Any) -> bool:
-    """Ops outside the choice see f32 as before; an explicit cast reads whatever there is."""
+    """Ops outside the choice, and what regions take from outside, see f32 as before; an explicit cast reads whatever there is."""
     if op.name in UNTOUCHED:
         return False
-    for i, v in enumerate(op.operands):
-        if isinstance(v.type, TensorType) and v.dtype == LOW and v.op is not None and v.op.attrs.get("dmlc.precision") == "low":
-            op.set_operand(i, cast(v, HIGH, op))
+    for reader in op.walk():
+        for i, v in enumerate(reader.operands):
+            if isinstance(v.type, TensorType) and v.dtype == LOW and v.op is not None and v.op.attrs.get("dmlc.precision") == "low":
+                reader.set_operand(i, cast(v, HIGH, op))
     return False
