@@ -269,7 +269,7 @@ def emit_table(module: Module, weights_file: str | None) -> str:
         shape = tuple(int(n) for n in global_type(type_, attrs).shape)
         dims = sharding.dims if sharding is not None else ((),) * len(shape)
         grains = (sharding.grains if sharding is not None else ()) or (1,) * len(shape)
-        fields = {"name": name, "role": role, "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."), "shape": shape, "dims": dims, "grains": grains, "range": attrs.get("dmlc.range")}
+        fields = {"name": name, "role": role, "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."), "shape": shape, "dims": dims, "grains": grains, "range": attrs.get("dmlc.range"), "order": attrs.get("dmlc.layout")}
         return "    " + repr(fields) + ","
 
     arguments = [row(a.name, a.attrs.get("dmlc.role", "input"), a.tensor, a.attrs) for a in function.args]

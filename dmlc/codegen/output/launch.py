@@ -131,7 +131,8 @@ def load_weights(mesh, device):
             if a["role"] == "input":
                 continue
             source = file.get_slice(a["name"]) if a["shape"] else file.get_tensor(a["name"])
-            weights[a["name"]] = runtime.cut(source, mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device, getattr(torch, a["dtype"]))
+            mine = runtime.cut(source, mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device, getattr(torch, a["dtype"]))
+            weights[a["name"]] = runtime.laid_out(mine, a["order"])
     return weights
 
 

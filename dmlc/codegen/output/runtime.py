@@ -223,6 +223,11 @@ def cut(source, mesh, rank, shape, dims, grains):
     return part.contiguous()
 
 
+def laid_out(x, order):
+    """The same tensor with its dims in memory in the given order, slowest first; None leaves it row-major."""
+    return x if order is None else x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
+
+
 def join(parts, mesh, shape, dims, grains):
     """The global tensor from every rank's part."""
     whole = torch.zeros(shape, dtype=parts[0].dtype)
