@@ -57,8 +57,16 @@ class Match:
 
     @property
     def is_private(self) -> bool:
-        """Whether nothing outside uses what is inside, so that it all goes with the root; a program's results count as uses."""
-        return all(user in self.inside or user is self.root for op in self.inside if op is not self.root for r in op.results for user in r.users)
+        """Whether nothing outside uses what is inside, so that it all goes with the root; a program's results count as uses.
+
+        A number times what the formula starts from may be shared: whoever else uses it computes it, and nothing twice.
+        """
+        checked = [op for op in self.inside if op is not self.root and not self._scales_an_input(op)]
+        return all(user in self.inside or user is self.root for op in checked for r in op.results for user in r.users)
+
+    def _scales_an_input(self, op: Op) -> bool:
+        plain = [v for v in op.operands if number_of(v) is None]
+        return op.name in ("dmlc.mul", "dmlc.div") and len(plain) == 1 and plain[0].op not in self.inside
 
 
 def number_of(value: Value) -> float | int | None:

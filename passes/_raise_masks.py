@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
 
+FROM_NUMBERS = ("dmlc.select", "dmlc.add", "dmlc.sub", "dmlc.mul", "dmlc.cast", "dmlc.logical_not")
+
+
 class KnownMask(Pattern):
     """A mask that hides nothing goes; one that shows each query exactly the keys up to its own place becomes `causal`."""
 
@@ -63,17 +66,25 @@ def _causal_offset(seen: ndarray, t: int, s: int) -> int | None:
 
 @pattern("dmlc.attention")
 def unbroadcast_mask(op: Op, rewriter: Rewriter) -> bool:
-    """A mask broadcasts by itself."""
+    """A mask broadcasts by itself; so does one computed from a broadcast and plain numbers."""
     mask = Attends.parts(op)[3]
     made = mask.op if mask is not None else None
-    if made is None or made.name != "dmlc.broadcast":
+    if made is None or mask is None:
         return False
-    small = made.operands[0]
+    numbers_but_one = [v for v in made.operands if v.tensor.rank] if made.name in FROM_NUMBERS else []
+    wide = made if made.name == "dmlc.broadcast" else numbers_but_one[0].op if len(numbers_but_one) == 1 else None
+    if wide is None or wide.name != "dmlc.broadcast":
+        return False
+    small = wide.operands[0]
     shape = (1,) * (4 - small.tensor.rank) + tuple(small.shape)
     if small.tensor.rank > 4 or shape[3] != op.operands[1].shape[2]:
         return False
+    b = rewriter.builder(op)
     if shape != small.shape:
-        small = rewriter.builder(op).emit("dmlc.reshape", small, types=[small.tensor.with_shape(shape)], tag="mask")
+        small = b.emit("dmlc.reshape", small, types=[small.tensor.with_shape(shape)], tag="mask")
+    if made is not wide:
+        operands = [small if v is wide.result else v for v in made.operands]
+        small = b.op(made.name, operands, own_attrs(made), [mask.tensor.with_shape(shape)], tag="mask").result
     rewriter.set_operand(op, 3, small)
     return True
 
