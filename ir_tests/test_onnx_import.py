@@ -267,6 +267,7 @@ def test_function_bodies_are_inlined(tmp_path):
     clipped = np.maximum(leaky, -1)
     np.testing.assert_allclose(computed(result, {"x": x})[0], np.where(clipped < 0, clipped * 0.25, clipped))
     assert [op.loc.name for op in result.module.main.body if op.results] == ["first/leak", "second/shift/y", "second/leak"]
+    assert [op.attrs["dmlc.name"] for op in result.module.main.body if op.results] == ["a", "second/t", "y"]
 
 
 def test_a_function_that_calls_itself(tmp_path):

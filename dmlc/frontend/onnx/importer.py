@@ -196,7 +196,9 @@ class Importer:
             if isinstance(result, Known) and not result.name:
                 result.name = label
             elif isinstance(result, Value) and result.op is not None and result.op.results[0] is result:
-                result.op.attrs.setdefault("dmlc.name", label)
+                inner = result.op.attrs.get("dmlc.name", name)
+                if inner == name or inner.startswith((f"{name}/", f"{name}.")):  # unnamed so far, or named inside the function or branch that this node stands for
+                    result.op.attrs["dmlc.name"] = label
 
     def raise_unsupported(self) -> None:
         """One error that lists every node that could not be imported, by operator."""
