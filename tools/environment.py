@@ -51,13 +51,14 @@ def prepare(extra: str = "") -> Path:
 
 
 def install(pip: list[str], arguments: list[str]) -> None:
-    with open(LOG, "ab") as log:
+    """Run pip; what it says goes to the log. Raises `SetupError` with the reason."""
+    with open(LOG, "wb") as log:
         code = subprocess.run([*pip, "install", "--disable-pip-version-check", *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=ROOT).returncode
     if code == 0:
         return
-    said = LOG.read_text(errors="replace")[-4000:]
+    said = LOG.read_text(errors="replace")
     if any(sign in said for sign in NO_NETWORK):
-        raise SetupError("The packages dmlc needs could not be downloaded: no package index can be reached from here.")
+        raise SetupError(f"The packages dmlc needs could not be downloaded: no package index can be reached from here (pip's words: {LOG}).")
     raise SetupError(f"pip could not install dmlc; the end of {LOG}:\n" + "\n".join(said.splitlines()[-12:]))
 
 
