@@ -55,7 +55,7 @@ class Schedule(Pass):
         after = simulate_block(block, cost)
         memory = cost.cluster.memory
         owner = block.region.op if block.region is not None else None
-        context.remark(owner, f"{_micro(before.makespan)} -> {_micro(after.makespan)}, of which communication exposed {_micro(before.exposed)} -> {_micro(after.exposed)}; no order beats {_micro(after.bounds.best)}")
+        context.remark(owner, f"{_micro(before.makespan)} -> {_micro(after.makespan)}, of which communication exposed {_micro(before.exposed)} -> {_micro(after.exposed)}; no order beats {_micro(after.bounds.best)} (gap {before.gap:.1%} -> {after.gap:.1%})")
         if after.peak > memory:
             context.remark(owner, f"needs {after.peak} bytes, {after.peak - memory} more than a device may use")
         return changed

@@ -13,6 +13,7 @@ from dmlc.simulate.listing import Order, list_order
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
+SMALL = 30  # units up to which branch and bound is tried, with a limit on its states
 EFFORT = 1_000_000  # units replayed by a local search, all evaluations together
 PRICING = 50_000  # the same for a search that only prices a decision
 
@@ -82,10 +83,10 @@ def _searched(units: Units, cap: int, effort: int) -> Search:
         return search
     for order in list_orders(units):
         search.offer(order)
-    if len(units) <= EXACT:
-        search.offer(best_order(units, search.order, search.cap))
-    else:
+    if len(units) > EXACT:
         _improve(search)
+    if len(units) <= SMALL and not search.finished:
+        search.offer(best_order(units, search.order, search.cap, states=200_000 if len(units) <= EXACT else effort // 50))
     return search
 
 
