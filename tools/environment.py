@@ -22,11 +22,11 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 LOG = VENV / "install.log"
 OLDEST, NEWEST = (2, 11), (2, 15)  # supported minor versions of torch, as in pyproject.toml
 NO_NETWORK = (
+    "NewConnectionError",
+    "NameResolutionError",
     "Temporary failure in name resolution",
     "Failed to establish a new connection",
     "Network is unreachable",
-    "No route to host",
-    "NameResolutionError",
 )
 
 
