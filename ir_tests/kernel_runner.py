@@ -1,6 +1,6 @@
 """Runs in a process of its own under Triton's interpreter: every generated kernel of a folder on given inputs, dense and not.
 
-    TRITON_INTERPRET=1 python kernel_runner.py FOLDER        reads FOLDER/inputs.pt, writes FOLDER/outputs.pt
+TRITON_INTERPRET=1 python kernel_runner.py FOLDER        reads FOLDER/inputs.pt, writes FOLDER/outputs.pt
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     import kernels
 
-    assert kernels.INTERPRET
+    assert vars(kernels)["INTERPRET"]
     outputs = {}
     for name, operands in torch.load(folder / "inputs.pt").items():
         kernel = getattr(kernels, name)

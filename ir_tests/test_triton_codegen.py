@@ -133,13 +133,30 @@ def test_op_alone_equals_pytorch(interpreted, op_name: str):
 
 def test_families_are_covered():
     names = {f.body.ops[0].name for f in SINGLE.values()}
-    assert {*REDUCTIONS, "dmlc.iota", "dmlc.softmax", "dmlc.log_softmax", "dmlc.layer_norm", "dmlc.rms_norm", "dmlc.batch_norm", "dmlc.cross_entropy", "dmlc.logsumexp"} <= names
+    assert {
+        *REDUCTIONS,
+        "dmlc.iota",
+        "dmlc.softmax",
+        "dmlc.log_softmax",
+        "dmlc.layer_norm",
+        "dmlc.rms_norm",
+        "dmlc.batch_norm",
+        "dmlc.cross_entropy",
+        "dmlc.logsumexp",
+    } <= names
 
 
 def test_nan_passes_maximum_clamp_and_relu(interpreted):
     nan = float("nan")
     larger, swapped, clamped, crossed, relu, smaller = interpreted["not_a_number", "dense"]
-    wanted = {"larger": (larger, [0, 0.5, 9, nan]), "swapped": (swapped, [0, 0.5, 9, nan]), "clamped": (clamped, [0.5, 0.5, 9, nan]), "crossed": (crossed, [-1, -1, -1, nan]), "relu": (relu, [0, 0.5, 9, nan]), "smaller": (smaller, [-5, 0, 0, nan])}
+    wanted = {
+        "larger": (larger, [0, 0.5, 9, nan]),
+        "swapped": (swapped, [0, 0.5, 9, nan]),
+        "clamped": (clamped, [0.5, 0.5, 9, nan]),
+        "crossed": (crossed, [-1, -1, -1, nan]),
+        "relu": (relu, [0, 0.5, 9, nan]),
+        "smaller": (smaller, [-5, 0, 0, nan]),
+    }
     for name, (got, want) in wanted.items():
         assert torch.equal(torch.nan_to_num(got, -7.0), torch.nan_to_num(torch.tensor(want), -7.0)), name
 

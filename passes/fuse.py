@@ -82,7 +82,9 @@ def _unite(quotient: Quotient, ids: Sequence[str], by_id: dict[str, Op]) -> Unit
             raise DmlcError(f"'{op.name}' is in group {ops[0].attrs.get('dmlc.group', 0)} but cannot stand in a kernel", op.loc)
     unit = quotient.unite(members)
     if unit is None:
-        raise DmlcError(f"the ops of group {ops[0].attrs.get('dmlc.group', 0)} cannot run together: one of them needs what another gives to an op outside", members[0].loc)
+        raise DmlcError(
+            f"the ops of group {ops[0].attrs.get('dmlc.group', 0)} cannot run together: one of them needs what another gives to an op outside", members[0].loc
+        )
     return unit
 
 

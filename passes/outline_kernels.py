@@ -37,7 +37,9 @@ class _Outliner:
     def __init__(self, module: Module):
         self.module = module
         self.taken = {op.attrs["sym_name"] for op in module.body if "sym_name" in op.attrs}
-        self.known: dict[Any, str] = {structure(f.body): f.name for f in module.functions if f.op.attrs.get("sym_visibility") == "private" and f.name.startswith("fused_")}
+        self.known: dict[Any, str] = {
+            structure(f.body): f.name for f in module.functions if f.op.attrs.get("sym_visibility") == "private" and f.name.startswith("fused_")
+        }
 
     def outline(self, fused: Op) -> None:
         block = fused.region.block

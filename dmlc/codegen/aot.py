@@ -99,7 +99,9 @@ def _compile(entry: Mapping[str, Any], target: str) -> Any:
     signature = {name: "constexpr" if name in constants else entry["pointers"][name] for name in function.arg_names}
     aligned: Any = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if name not in constants}
     source = ASTSource(fn=function, signature=signature, constexprs=dict(constants), attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options={"num_warps": entry["num_warps"], "enable_fp_fusion": True})
+    return triton.compile(
+        source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options={"num_warps": entry["num_warps"], "enable_fp_fusion": True}
+    )
 
 
 def _resources(built: Any, target: str) -> Resources:
@@ -112,7 +114,13 @@ def _resources(built: Any, target: str) -> Resources:
         usage = subprocess.run([knobs.nvidia.cuobjdump.path, "-res-usage", str(binary)], capture_output=True, text=True, check=True).stdout
         found = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
         spilled = _spilled(built.asm["ptx"], target, Path(folder)) if found.get("STACK") or found.get("LOCAL") else 0
-    return {"registers": found["REG"], "stack_bytes": found.get("STACK", 0), "spilled_bytes": spilled, "shared_bytes": built.metadata.shared, "warps": built.metadata.num_warps}
+    return {
+        "registers": found["REG"],
+        "stack_bytes": found.get("STACK", 0),
+        "spilled_bytes": spilled,
+        "shared_bytes": built.metadata.shared,
+        "warps": built.metadata.num_warps,
+    }
 
 
 def _spilled(ptx: str, target: str, folder: Path) -> int:
@@ -123,7 +131,9 @@ def _spilled(ptx: str, target: str, folder: Path) -> int:
     source.write_text(ptx)
     machine = re.search(r"\.target\s+(sm_\w+)", ptx)
     tool = get_ptxas(int(target.removeprefix("sm_"))).path
-    log = subprocess.run([tool, "-v", f"--gpu-name={machine[1] if machine else target}", str(source), "-o", os.devnull], capture_output=True, text=True, check=True).stderr
+    log = subprocess.run(
+        [tool, "-v", f"--gpu-name={machine[1] if machine else target}", str(source), "-o", os.devnull], capture_output=True, text=True, check=True
+    ).stderr
     return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
 
 

@@ -12,7 +12,9 @@ from dmlc.ir.location import DmlcError
 from dmlc.ops.iteration import UNIT, Space, iteration_space
 from dmlc.ops.kernel import REDUCTIONS, lowered
 
-RESERVED = frozenset({"tl", "triton", "torch", "math", "F", "row", "col", "at", "start", "mask", "rows_in", "cols_in", "in_range", "out", *keyword.kwlist, *dir(builtins)})
+RESERVED = frozenset(
+    {"tl", "triton", "torch", "math", "F", "row", "col", "at", "start", "mask", "rows_in", "cols_in", "in_range", "out", *keyword.kwlist, *dir(builtins)}
+)
 STEMS = {"reduce_sum": "total", "reduce_max": "largest", "reduce_min": "smallest", "reduce_prod": "product", "reduce_and": "all_of", "reduce_or": "any_of"}
 
 

@@ -196,7 +196,9 @@ def _table(kernels: Iterable[Emitted]) -> str:
     for k in kernels:
         if k.kernel:
             body = k.body
-            pointers = {f"{body.names[v]}_ptr": POINTERS[v.dtype] for v in body.read} | {f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)}
+            pointers = {f"{body.names[v]}_ptr": POINTERS[v.dtype] for v in body.read} | {
+                f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)
+            }
             entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, "num_warps": k.launch.warps}
             lines.append(f'    "{body.name}": {{"kernel": {body.name}_kernel, {str(entry)[1:-1]}}},'.replace("'", '"'))
     return "\n".join([*lines, "}"])

@@ -17,8 +17,30 @@ from dmlc.ops.kernel import REDUCTIONS, triton_text
 from dmlc.ops.pointwise import triton_dtype
 from dmlc.ops.text import literal
 
-STORED = {"f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64", "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "ui8": "tl.uint8", "i1": "tl.int1"}
-POINTERS = {"f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i64": "*i64", "i32": "*i32", "i16": "*i16", "i8": "*i8", "ui8": "*u8", "i1": "*i1"}
+STORED = {
+    "f64": "tl.float64",
+    "f32": "tl.float32",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "i64": "tl.int64",
+    "i32": "tl.int32",
+    "i16": "tl.int16",
+    "i8": "tl.int8",
+    "ui8": "tl.uint8",
+    "i1": "tl.int1",
+}
+POINTERS = {
+    "f64": "*fp64",
+    "f32": "*fp32",
+    "f16": "*fp16",
+    "bf16": "*bf16",
+    "i64": "*i64",
+    "i32": "*i32",
+    "i16": "*i16",
+    "i8": "*i8",
+    "ui8": "*u8",
+    "i1": "*i1",
+}
 BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8}
 NARROW = ("f16", "bf16")
 PLAIN = ("f32", "f16", "bf16", "i32", "i64")  # a bare Python number takes the right dtype beside a block of these

@@ -110,7 +110,9 @@ def _facts(name: str, operands: tuple, results: tuple, attrs: tuple) -> Facts | 
 
 def _primitive_facts(op: Op) -> Facts | None:
     tensors = [*op.operands, *op.results]
-    dims = _view_dims(op) if op.name in ("dmlc.reshape", "dmlc.broadcast") else _source_dims(op) if not op.operands or op.name == "dmlc.iota" else _rule_dims(op)
+    dims = (
+        _view_dims(op) if op.name in ("dmlc.reshape", "dmlc.broadcast") else _source_dims(op) if not op.operands or op.name == "dmlc.iota" else _rule_dims(op)
+    )
     if dims is None:
         return None
     names: dict[str, int] = {}

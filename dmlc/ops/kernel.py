@@ -13,7 +13,14 @@ from dmlc.ops.base import REQUIRED, definition, own_attrs
 from dmlc.ops.structural import RegionOp, Structural
 
 # Reductions a row kernel knows, with the combiner of each.
-REDUCTIONS = {"dmlc.reduce_sum": "sum", "dmlc.reduce_prod": "prod", "dmlc.reduce_max": "max", "dmlc.reduce_min": "min", "dmlc.reduce_and": "and", "dmlc.reduce_or": "or"}
+REDUCTIONS = {
+    "dmlc.reduce_sum": "sum",
+    "dmlc.reduce_prod": "prod",
+    "dmlc.reduce_max": "max",
+    "dmlc.reduce_min": "min",
+    "dmlc.reduce_and": "and",
+    "dmlc.reduce_or": "or",
+}
 # Ops without work of their own: a kernel computes them again rather than read them from memory.
 SOURCES = frozenset({"dmlc.full", "dmlc.iota"})
 KERNEL_DTYPES = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "ui8", "i1"})
