@@ -175,7 +175,8 @@ def apply(target: Module | Block, choice: Choice) -> bool:
         for ops, count in list(pieces(block, choice.chunks)):
             cut = find_cut(ops, count)
             if cut is None or not is_convex(ops, number):
-                raise DmlcError(f"'{ops[0].name}' cannot be cut into {count} chunks: {len(ops)} connected ops share no dim that all of them treat row by row", ops[0].loc)
+                why = f"{len(ops)} connected ops share no dim that all of them treat row by row"
+                raise DmlcError(f"'{ops[0].name}' cannot be cut into {count} chunks: {why}", ops[0].loc)
             _split(ops, cut, count, ids)
             changed = True
         if changed:

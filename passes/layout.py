@@ -66,10 +66,12 @@ def hands_on(op: Op) -> bool:
     """Whether the result lies in memory as the first operand does: same rank, batch and channels in the same dims, not a view."""
     if is_convolution(op) or op.name in ("dmlc.max_pool", "dmlc.avg_pool", "dmlc.batch_norm"):
         return True
-    if op.dialect != "dmlc" or op.regions or not op.operands or definition(op).rule is None or definition(op).view is not None or definition(op).cost != "bytes":
+    if op.dialect != "dmlc" or op.regions or not op.operands or len(op.results) != 1:
+        return False
+    if definition(op).rule is None or definition(op).view is not None or definition(op).cost != "bytes":
         return False
     rule = rule_of(op)
-    return len(op.results) == 1 and op.results[0].type == op.operands[0].type and rule.operands[0] == rule.results[0] and not rule.whole
+    return op.results[0].type == op.operands[0].type and rule.operands[0] == rule.results[0] and not rule.whole
 
 
 def chains(graph: UnitGraph) -> list[list[Op]]:

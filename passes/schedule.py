@@ -20,7 +20,7 @@ from dmlc.passes._reorder import place
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.choice import regions_of
-from dmlc.simulate.engine import simulate_block
+from dmlc.simulate.engine import Simulation, simulate_block
 from dmlc.simulate.liveness import outside_values
 from dmlc.simulate.ordering import EFFORT, find_order
 
@@ -55,10 +55,15 @@ class Schedule(Pass):
         after = simulate_block(block, cost)
         memory = cost.cluster.memory
         owner = block.region.op if block.region is not None else None
-        context.remark(owner, f"{_micro(before.makespan)} -> {_micro(after.makespan)}, of which communication exposed {_micro(before.exposed)} -> {_micro(after.exposed)}; no order beats {_micro(after.bounds.best)} (gap {before.gap:.1%} -> {after.gap:.1%})")
+        context.remark(owner, _comparison(before, after))
         if after.peak > memory:
             context.remark(owner, f"needs {after.peak} bytes, {after.peak - memory} more than a device may use")
         return changed
+
+
+def _comparison(before: Simulation, after: Simulation) -> str:
+    time = f"{_micro(before.makespan)} -> {_micro(after.makespan)}, of which communication exposed {_micro(before.exposed)} -> {_micro(after.exposed)}"
+    return f"{time}; no order beats {_micro(after.bounds.best)} (gap {before.gap:.1%} -> {after.gap:.1%})"
 
 
 def _micro(time: int) -> str:

@@ -29,7 +29,10 @@ from dmlc.ir.core import Block, Function, Module, Op
 Id = str
 Map = AttrDict
 
-OP_MAPS = {"places": "dmlc.place", "stage": "dmlc.stage", "precision": "dmlc.precision", "prefetch": "dmlc.prefetch", "chunks": "dmlc.chunks", "layout": "dmlc.layout"}
+OP_MAPS = {
+    "places": "dmlc.place", "stage": "dmlc.stage", "precision": "dmlc.precision",
+    "prefetch": "dmlc.prefetch", "chunks": "dmlc.chunks", "layout": "dmlc.layout",
+}  # fmt: skip
 ARGUMENT_MAPS = {"storage": "dmlc.storage", "regather": "dmlc.regather"}
 SETS = {"groups": "dmlc.group", "buckets": "dmlc.bucket"}
 NOT_ORDERED = TERMINATORS | {"comm.wait"}
