@@ -154,7 +154,7 @@ def _execute(rank: int, job: Job) -> Outcome | None:
 
     import torch
 
-    with _modules_of(job.folder) as launch, _group(rank, job), Products() as products:
+    with _modules_of(job.folder) as launch, _group(rank, job), recorder() as products:
         given = launch.load_inputs(argparse.Namespace(inputs=job.inputs))
         results, *_ = launch.execute(given, torch.device("cpu"))
         import table  # type: ignore[import-not-found]
@@ -196,7 +196,7 @@ def _group(rank: int, job: Job) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def Products() -> Any:  # noqa: N802  (a class made late: the parent never loads PyTorch for it)
+def recorder() -> Any:
     """A mode that notes what every matrix product, convolution and attention gets."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
