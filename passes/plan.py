@@ -193,6 +193,8 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     for op, c in solution.places.items():
         if flops_of(op) and share(mesh, op, c.place) > (1 + request.slack) / mesh.devices and "model" not in c.place.axes:
             context.remark(op, f"'{op.name}' is computed whole on every rank of the model axis: {_why_unsplit(op, planned)}")
+    for arg, op in _gathered_weights(planned):
+        context.remark(op, f"%{arg.name} lies in parts on the ranks of the model axis and is gathered for '{op.name}'")
     for op, c in solution.places.items():
         for v in _gathered(op, planned) if "model" not in c.place.axes else ():
             context.remark(op, f"'{op.name}' runs whole on every rank, its operand {v.type} gathered over the model axis: {_why_unsplit(op, planned)}")
@@ -211,10 +213,25 @@ def _gathered(op: Op, planned: Planned) -> list[Value]:
     places = planned.solution.places
     found = []
     for v, wanted in zip(op.operands, places[op].operands):
-        if isinstance(v, OpResult) and v.op in places:
-            steps = reshard(planned.mesh, places[v.op].results[v.index], wanted, v.shape) or ()
-            found += [v] if any(s.kind == "comm.all_gather" and "model" in s.axes for s in steps) else []
+        if isinstance(v, OpResult) and v.op in places and _is_gather(planned, v, places[v.op].results[v.index], wanted):
+            found.append(v)
     return list(dict.fromkeys(found))
+
+
+def _gathered_weights(planned: Planned) -> list[tuple[BlockArgument, Op]]:
+    """Matrices stored in parts that an op wants more of than its rank holds, each with the first such op."""
+    found: dict[BlockArgument, Op] = {}
+    for op, c in planned.solution.places.items():
+        for v, wanted in zip(op.operands, c.operands):
+            stored = planned.solution.storage.get(v) if isinstance(v, BlockArgument) and v not in planned.inputs else None
+            if stored is not None and is_matrix(v) and _is_gather(planned, v, stored, wanted):
+                found.setdefault(v, op)
+    return list(found.items())
+
+
+def _is_gather(planned: Planned, value: Value, given: Sharding, wanted: Sharding) -> bool:
+    steps = reshard(planned.mesh, given, wanted, value.shape) or ()
+    return any(s.kind == "comm.all_gather" and "model" in s.axes for s in steps)
 
 
 def _why_whole(arg: BlockArgument, planned: Planned) -> str:
@@ -229,5 +246,3 @@ def _why_unsplit(op: Op, planned: Planned) -> str:
     if all("model" not in c.place.axes for c in planned.options[op]):
         return f"none of its factors can be split ({rule_of(op)})"
     return "splitting it would cost more communication than it saves"
-
-
