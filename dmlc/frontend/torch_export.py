@@ -84,7 +84,8 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     made = made if isinstance(made, tuple) else (made,)
     if not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
         raise DmlcError(f"'{name}' must return (module, args[, kwargs[, dynamic_shapes]])", loc)
-    eager, args, kwargs, shapes = (*made, *(None,) * (4 - len(made)))
+    parts: list[Any] = [*made, *[None] * (4 - len(made))]
+    eager, args, kwargs, shapes = parts
     return eager, tuple(args) if isinstance(args, Sequence) else (args,), dict(kwargs or {}), shapes
 
 

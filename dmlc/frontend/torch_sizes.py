@@ -72,11 +72,14 @@ def bind(sizes: list[FreeSize], dims: Mapping[str, int]) -> dict[str, int]:
 
 
 def tag_batch(module: Module) -> None:
-    """Mark dim 0 of the inputs as the batch when it is one: all inputs of rank 1 or more share its size, or a lone input has rank 2 or more."""
+    """Mark dim 0 of the inputs as the batch: of those that share its size (two at least), or of a lone input of rank 2 or more."""
     inputs = [a for a in module.main.args if a.attrs.get("dmlc.role") == "input" and a.tensor.rank > 0]
     if not inputs or (len(inputs) == 1 and inputs[0].tensor.rank < 2):
         return
-    commonest = max((a.shape[0] for a in inputs), key=[a.shape[0] for a in inputs].count)
+    sizes = [a.shape[0] for a in inputs]
+    commonest = max(sizes, key=sizes.count)
+    if len(inputs) > 1 and sizes.count(commonest) < 2:
+        return
     for a in inputs:
         if a.shape[0] == commonest:
             a.attrs["dmlc.batch_dim"] = 0
