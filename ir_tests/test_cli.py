@@ -100,6 +100,14 @@ def test_main_command(capsys):
     assert guarded(["optt"]) == 2 and "did you mean 'opt'" in capsys.readouterr().err
 
 
+def test_interrupt_is_a_word_and_a_code(monkeypatch, capsys):
+    def interrupted(name, argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dmlc.cli.main.run_command", interrupted)
+    assert guarded(["opt", "-"]) == 130 and capsys.readouterr().err == "dmlc: interrupted\n"
+
+
 def test_real_process_reads_a_pipe():
     found = subprocess.run([sys.executable, "-m", "dmlc.cli.main", "opt", "-"], input=GOOD, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert found.returncode == 0 and "dmlc.exp %x" in found.stdout
