@@ -93,7 +93,7 @@ def test_division_and_remainder_of_negative_integers(tmp_path, operator, attribu
     a, b = np.array([8, -8, 7, -7]), np.array([-3, 3, -2, 2])
     nodes = [node(operator, ["a", "b"], ["q"], **attributes), node("Mul", ["q", "x"], ["y"])]
     given = {"x": np.ones(4, np.int64)} | ({} if constant else {"a": a, "b": b})
-    model = model_of(nodes, {n: (INT64, (4,)) for n in given}, ["y"], {"a": a, "b": b} if constant else {})
+    model = model_of(nodes, dict.fromkeys(given, (INT64, (4,))), ["y"], {"a": a, "b": b} if constant else {})
     assert outputs_of(tmp_path, model, given)[0].tolist() == wanted
 
 
@@ -110,7 +110,7 @@ def test_clip_with_optional_bounds(tmp_path, operands, constants, wanted, bounds
     x = np.array([-5, 0.5, 9, np.nan], np.float32)
     numbers = {k: np.float32(v) for k, v in constants.items()}
     dynamic = numbers if bounds != "known" else {}
-    model = model_of([node("Clip", operands, ["y"])], {"x": (4,), **{k: () for k in dynamic}}, ["y"], numbers if not dynamic else {})
+    model = model_of([node("Clip", operands, ["y"])], {"x": (4,), **dict.fromkeys(dynamic, ())}, ["y"], numbers if not dynamic else {})
     np.testing.assert_array_equal(outputs_of(tmp_path, model, {"x": x, **dynamic})[0], np.array(wanted, np.float32))
 
 
