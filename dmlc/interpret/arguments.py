@@ -99,7 +99,7 @@ class Arguments:
 
     def _stored(self, arg: BlockArgument) -> bool:
         value = arg.attrs.get("dmlc.value")
-        return isinstance(value, DenseResource) and self.weights is not None and value.key in self.weights.keys()
+        return isinstance(value, DenseResource) and self.weights is not None and value.key in self.weights
 
     def _derived(self, ref: SymbolRef) -> torch.Tensor:
         """Value of a recipe: a private function over stored weights."""
