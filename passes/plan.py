@@ -135,7 +135,9 @@ def programme(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -
 def _too_large(function: Function, meshes: list[Mesh], cost: CostModel, limit: int) -> DmlcError:
     """No plan on these meshes fits: the error says by how much the smallest misses."""
     least = [m for mesh in meshes if (m := programme(function, mesh, cost, Bounds()).least_memory()) is not None]
-    return infeasible(limit, min(least, default=sum(a.tensor.bytes for a in function.args)), function.op.loc)
+    if not least or min(least) <= limit:
+        return DmlcError("no plan was found for this program in the nodes that the solver may look at", function.op.loc, ("give the plan: --plan dp=…,tp=…",))
+    return infeasible(limit, min(least), function.op.loc)
 
 
 # ---------------------------------------------------------------- writing it down

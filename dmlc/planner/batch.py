@@ -71,7 +71,7 @@ def _leading(factors: Sequence[str], found: dict[str, int]) -> int:
 def data_places(function: Function, mesh: Mesh, axes: tuple[str, ...], batch: Batch) -> tuple[dict[Op, Place], dict[Value, Sharding]]:
     """The part of every op's place that concerns the data axes, going forward from the inputs, and each value's resulting sharding.
 
-    An op follows its operands: split where one of them is, by a linear set where they are unreduced, else replicated.
+    An op follows its operands: split where one of them is, by a linear set where they are unreduced sums, else replicated.
     """
     natural: dict[Value, Sharding] = {}
     places: dict[Op, Place] = {}
@@ -103,7 +103,8 @@ def _follow(op: Op, mesh: Mesh, axes: tuple[str, ...], natural: dict[Value, Shar
             if factor in batch_factors and illegal(mesh, op, place) is None:
                 return place
     unreduced = [i for i, v in enumerate(op.operands) if natural[v].unreduced]
+    sums = all(combiner == "sum" for v in op.operands for _, combiner in natural[v].unreduced)
     for s, members in enumerate(linear_of(op)):
-        if unreduced and set(unreduced) <= members and all(i in unreduced for i in members):
+        if sums and unreduced and set(unreduced) <= members and all(i in unreduced for i in members):
             return Place.make(linear=dict.fromkeys(axes, s))
     return Place()

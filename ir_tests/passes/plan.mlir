@@ -49,6 +49,24 @@ builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 4 : 
 
 // -----
 
+// A sum over the batch stays unreduced through what is linear in it; a maximum has to be completed first.
+// CHECK-LABEL: func.func @over_the_batch
+// CHECK: dmlc.reduce_sum {{.*}}dmlc.place = {d0 = ["data"]}
+// CHECK-NEXT: dmlc.matmul %{{.*}}, %w {dmlc.place = {linear = {data = 0 : i64}}}
+// CHECK-NEXT: dmlc.reduce_max {{.*}}dmlc.place = {d0 = ["data"]}
+// CHECK-NEXT: dmlc.matmul %{{.*}}, %w : (tensor
+builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 2 : i64, plan = "dp=2"}} {
+  func.func @over_the_batch(%x: tensor<8x5x12xf32> {dmlc.batch_dim = 0 : i64}, %w: tensor<12x3xf32> {dmlc.role = "param"}) -> (tensor<5x3xf32>, tensor<5x3xf32>) {
+    %s = dmlc.reduce_sum %x {dims = array<i64: 0>} : (tensor<8x5x12xf32>) -> tensor<5x12xf32>
+    %a = dmlc.matmul %s, %w : (tensor<5x12xf32>, tensor<12x3xf32>) -> tensor<5x3xf32>
+    %m = dmlc.reduce_max %x {dims = array<i64: 0>} : (tensor<8x5x12xf32>) -> tensor<5x12xf32>
+    %b = dmlc.matmul %m, %w : (tensor<5x12xf32>, tensor<12x3xf32>) -> tensor<5x3xf32>
+    func.return %a, %b : tensor<5x3xf32>, tensor<5x3xf32>
+  }
+}
+
+// -----
+
 // The automatic plan for a large batch and small matrices splits the batch: no communication at all.
 // CHECK: dmlc.plan = {dp = 4 : i64, tp = 1 : i64
 // CHECK-LABEL: func.func @automatic
