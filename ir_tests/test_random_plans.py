@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 from random_plans import place_randomly
@@ -22,6 +23,7 @@ MESHES = (Mesh.make(a=2, b=2), Mesh.make(a=3), Mesh.make(a=2, b=3), Mesh.make(a=
 BEFORE_PLAN = "simplify,raise-composites,unflatten,unfuse-projections,dce"
 
 
+@cache
 def simplified(source: str):
     loaded = load(source, Options())
     context = Context(loaded.weights)
@@ -46,7 +48,8 @@ def check_random_plans(module, context, count: int, seed: int) -> int:
     return used
 
 
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("model", ["dmlc.models.gpt2:tiny", "dmlc.models.llama:tiny"])
-def test_random_plans_keep_the_meaning(model):
+def test_random_plans_keep_the_meaning(model, seed):
     module, context = simplified(model)
-    assert check_random_plans(module, context, 100, seed=7) > 2000
+    assert check_random_plans(module, context, 20, seed) > 400
