@@ -1,4 +1,4 @@
-"""Bad input to `dmlc compile`: one message with place and remedy, exit code 1 or 2, no traceback, nothing left in the folder of the output."""
+"""Bad input to `dmlc compile` and `dmlc run`: one message with place and remedy, exit code 1 or 2, no traceback, nothing left in the folder of the output."""
 
 from __future__ import annotations
 
@@ -184,3 +184,45 @@ def test_the_model_that_the_options_are_tried_on_compiles(folder, monkeypatch, c
     assert guarded(["compile", "good.onnx", "--devices", "2", "--no-kernel-report", "-o", "exists", "--force"]) == 0
     assert (folder / "exists" / "kept").read_text() == "kept\n", "what is not dmlc's stays"
     capfd.readouterr()
+
+
+# ---------------------------------------------------------------- dmlc run
+
+RUNS = {
+    "no folder": case("nowhere", 1, "nowhere is not a compiled folder"),
+    "another folder": case("exists", 1, "exists is not a compiled folder (it has no table.py); make one with dmlc compile"),
+    "another number of ranks": case("two --nproc 3", 1, "compiled for 2 ranks, not 3; compile it again with --devices 3"),
+    "no inputs": case("two --inputs no.npz", 1, "no.npz: error: no such file"),
+    "inputs of another name": case("two --inputs names.npz", 1, "names.npz: error: there is no array for the input 'x'", "it holds: y"),
+    "inputs of another shape": case("two --inputs shapes.npz", 1, "shapes.npz: error: 'x' has shape (3, 8); the program is compiled for (2, 8)", "--dim or --shape"),
+    "inputs that are text": case("two --inputs text.txt", 1, "text.txt: error: not an .npz file of arrays"),
+    "results to no folder": case("two --save nowhere/y.npz", 1, "nowhere/y.npz: error: there is no folder"),
+    "nothing to check with": case("two --check", 1, "two holds no results of the original; compile it with --check first"),
+    "unknown kernels": case("two --kernels fast", 2, "--kernels", "'fast'"),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(folder) -> Path:
+    code = guarded(["compile", str(folder / "good.onnx"), "--devices", "2", "--no-kernel-report", "-o", str(folder / "two")])
+    assert code == 0
+    np.savez(folder / "names.npz", y=np.zeros((2, 8), np.float32))
+    np.savez(folder / "shapes.npz", x=np.zeros((3, 8), np.float32))
+    return folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_run_says_what_is_wrong_before_the_ranks_start(compiled, monkeypatch, capfd, name):
+    monkeypatch.chdir(compiled)
+    monkeypatch.setattr("subprocess.Popen", None)  # no rank may start
+    before, wanted = listing(compiled), RUNS[name]
+    code = guarded(["run", *wanted.options.split()])
+    out, err = capfd.readouterr()
+    assert code == wanted.code and [part for part in wanted.said if part not in err] == [], err
+    assert "Traceback" not in out + err and listing(compiled) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_run_on_gpus_that_are_not_there(compiled, capfd):
+    assert guarded(["run", str(compiled / "two"), "--device", "cuda"]) == 1
+    assert "needs 2 GPUs here, one a rank; there are 0" in capfd.readouterr().err

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dmlc.cli._run_inputs import check_devices, check_inputs, check_output
 from dmlc.cli.arguments import Parser
 from dmlc.ir.location import DmlcError
 
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
     ranks = ranks_of(folder)
     if args.nproc is not None and args.nproc != ranks:
         raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {args.nproc}; compile it again with --devices {args.nproc}")
+    if args.device == "cuda":
+        check_devices(ranks)
     return launch(folder, ranks, launch_arguments(args, folder))
 
 
@@ -57,8 +60,10 @@ def launch_arguments(args, folder: Path) -> list[str]:
         value = getattr(args, option)
         if value:
             given += [f"--{option}", str(Path(value).absolute())]
-    if args.inputs and not Path(args.inputs).is_file():
-        raise DmlcError(f"there is no file {args.inputs}")
+    if args.inputs:
+        check_inputs(folder, Path(args.inputs))
+    if args.save:
+        check_output(Path(args.save))
     if args.check:
         stored = folder.absolute() / "check_outputs.npz"
         if not stored.is_file():

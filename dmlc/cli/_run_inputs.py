@@ -1,0 +1,58 @@
+"""Is what `dmlc run` was given fit for the folder? Asked before the ranks start: afterwards each of them would say so, with torchrun's report."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.suggest import did_you_mean
+
+
+def arguments_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the folder's table.py on what the program takes."""
+    tree = ast.parse((folder / "table.py").read_text(encoding="utf-8"))
+    assigned = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)}
+    return ast.literal_eval(assigned["ARGUMENTS"])
+
+
+def check_inputs(folder: Path, path: Path) -> None:
+    """Raises `DmlcError` unless `path` is an .npz file with an array of the right shape and kind for every input."""
+    import numpy
+
+    loc = Loc(str(path))
+    if not path.is_file():
+        raise DmlcError("no such file", loc)
+    try:
+        with numpy.load(path, allow_pickle=False) as file:
+            given = {name: file[name] for name in file.files}
+    except Exception as e:  # numpy's errors on files of other formats have no common class
+        raise DmlcError(f"not an .npz file of arrays: {str(e).splitlines()[0]}", loc, ("numpy.savez writes one",)) from None
+    wanted = {a["name"]: a for a in arguments_of(folder) if a["role"] == "input"}
+    for name, argument in wanted.items():
+        if name not in given:
+            raise DmlcError(f"there is no array for the input '{name}'{did_you_mean(name, given)}; it holds: {', '.join(given) or 'nothing'}", loc)
+        _fits(given[name], argument, loc)
+
+
+def _fits(x: Any, argument: dict[str, Any], loc: Loc) -> None:
+    name, shape = argument["name"], tuple(argument["shape"])
+    if tuple(x.shape) != shape:
+        raise DmlcError(f"'{name}' has shape {tuple(x.shape)}; the program is compiled for {shape}", loc, ("compile again with --dim or --shape for another size",))
+    if x.dtype.kind in "fc" and "float" not in argument["dtype"]:
+        raise DmlcError(f"'{name}' holds {x.dtype}, which would be cut to {argument['dtype']}", loc)
+
+
+def check_output(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise DmlcError(f"there is no folder {path.absolute().parent} to save in", Loc(str(path)))
+
+
+def check_devices(ranks: int) -> None:
+    """`--device cuda` needs a GPU a rank on this machine."""
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found < ranks:
+        raise DmlcError(f"--device cuda needs {ranks} GPUs here, one a rank; there are {found}", notes=("--device cpu runs on this machine's processor",))
