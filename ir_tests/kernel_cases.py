@@ -207,6 +207,27 @@ func.func private @loss(%x: tensor<6x50xf32>, %t: tensor<6xi64>) -> tensor<6xf32
   %l = dmlc.cross_entropy %x, %t {ignore = 3 : i64} : (tensor<6x50xf32>, tensor<6xi64>) -> tensor<6xf32>
   func.return %l : tensor<6xf32>
 }
+func.func private @masked(%x: tensor<6x20x30xf32>, %n: tensor<i64>, %k: tensor<i64>) -> (tensor<6x20x30xf32>, tensor<6x20xf32>) {
+  %y = dmlc.mask_pad %x, %n {dim = 1 : i64, identity = "sum"} : (tensor<6x20x30xf32>, tensor<i64>) -> tensor<6x20x30xf32>
+  %z = dmlc.mask_pad %y, %k {dim = 2 : i64, identity = "max"} : (tensor<6x20x30xf32>, tensor<i64>) -> tensor<6x20x30xf32>
+  %m = dmlc.reduce_max %z {dims = array<i64: 2>} : (tensor<6x20x30xf32>) -> tensor<6x20xf32>
+  func.return %y, %m : tensor<6x20x30xf32>, tensor<6x20xf32>
+}
+func.func private @crowded(%a: tensor<3x4096xf32>, %b: tensor<3x4096xf32>, %c: tensor<3x4096xf32>, %d: tensor<3x4096xf32>, %e: tensor<3x4096xf32>, %f: tensor<3x4096xf32>) -> tensor<3x4096xf32> {
+  %ab = dmlc.mul %a, %b : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %cd = dmlc.mul %c, %d : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %ef = dmlc.mul %e, %f : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %s = dmlc.add %ab, %cd : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %t = dmlc.add %s, %ef : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %m = dmlc.softmax %t {dim = 1 : i64} : (tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %u = dmlc.mul %m, %a : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %v = dmlc.mul %u, %b : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %w = dmlc.mul %v, %c : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %x = dmlc.mul %w, %d : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %y = dmlc.mul %x, %e : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  %z = dmlc.mul %y, %f : (tensor<3x4096xf32>, tensor<3x4096xf32>) -> tensor<3x4096xf32>
+  func.return %z : tensor<3x4096xf32>
+}
 """
 
 TEMPLATES = {
@@ -227,6 +248,7 @@ SPECIAL = {
     "not_a_number_wide": [_with_nan(2, 50000)],
     "rms_thousands": [torch.full((2, 8), 1000.0, dtype=torch.float16), torch.ones(8, dtype=torch.float16)],
     "loss": [torch.randn(6, 50, generator=torch.Generator().manual_seed(1)), torch.tensor([3, 0, 49, 7, 3, 20])],
+    "masked": [torch.randn(6, 20, 30, generator=torch.Generator().manual_seed(3)), torch.tensor(13), torch.tensor(0)],
     "causal": [torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(2)), torch.tensor(2)],
     "integers": [torch.arange(-38, 39).reshape(7, 11), (torch.arange(77) % 9 - 4).reshape(7, 11)],
 }

@@ -89,8 +89,8 @@ def _unite(quotient: Quotient, ids: Sequence[str], by_id: dict[str, Op]) -> Unit
 
 
 def fits(op: Op) -> bool:
-    """Whether an op may be in a kernel at all: Triton text, followable dims, no effect, and not a rank's own small integer arithmetic."""
-    if definition(op).effects or not in_kernel(op) or is_free(op):
+    """Whether an op may be in a kernel at all: Triton text, followable dims, no effect (random ops count elements and have none), and not a rank's own small integer arithmetic."""
+    if definition(op).effects not in ("", "random") or not in_kernel(op) or is_free(op):
         return False
     numbers = all(r.tensor.rank == 0 and not r.tensor.is_float for r in op.results)
     return not numbers and facts_of(op) is not None

@@ -47,7 +47,7 @@ def build(kernels: Path, targets: Sequence[str] = TARGETS, cache: Path | None = 
 
 def kernels_report(source: str, targets: Sequence[str] = TARGETS, cache: Path | None = None) -> dict[str, Any]:
     """`build` of a kernels.py given as text."""
-    from dmlc.codegen.folder import prelude_text
+    from dmlc.codegen.copied import prelude_text
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.py"
@@ -98,10 +98,9 @@ def _compile(entry: Mapping[str, Any], target: str) -> Any:
     function, constants = entry["kernel"], entry["constants"]
     signature = {name: "constexpr" if name in constants else entry["pointers"][name] for name in function.arg_names}
     aligned: Any = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if name not in constants}
+    options = {key: entry[key] for key in ("num_warps", "maxnreg") if key in entry} | {"enable_fp_fusion": True}
     source = ASTSource(fn=function, signature=signature, constexprs=dict(constants), attrs=aligned)
-    return triton.compile(
-        source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options={"num_warps": entry["num_warps"], "enable_fp_fusion": True}
-    )
+    return triton.compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options=options)
 
 
 def _resources(built: Any, target: str) -> Resources:

@@ -111,7 +111,7 @@ class KernelBody:
         extent = Extent()
         for v in op.operands:
             extent |= self.extent[v]
-        if op.name == "dmlc.iota":
+        if op.name in ("dmlc.iota", "dmlc.mask_pad"):
             axis = self.space.axes[op.result][op.attrs.get("dim", 0)]
             extent |= Extent(axis in self.space.row_axes, axis in self.space.column_axes and axis != UNIT)
         if self.reduces(op):

@@ -175,7 +175,7 @@ def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str)
 def _launch_lines(body: KernelBody, launch: Launch) -> list[str]:
     name = TILE_NAME[launch.template]
     extra = f", {launch.columns}" if launch.columns else ""
-    arguments = [*(body.names[v] for v in body.read), *body.output_names, f"{name}=block", f"num_warps={launch.warps}", "enable_fp_fusion=True"]
+    arguments = [*(body.names[v] for v in body.read), *body.output_names, f"{name}=block", *(f"{k}={v}" for k, v in launch.options().items()), "enable_fp_fusion=True"]
     return [
         f"    block = tile({launch.tile}, {launch.size}{extra})",
         f"    {body.name}_kernel[(triton.cdiv({launch.size}, block),)]({', '.join(arguments)})",
@@ -199,6 +199,6 @@ def _table(kernels: Iterable[Emitted]) -> str:
             pointers = {f"{body.names[v]}_ptr": POINTERS[v.dtype] for v in body.read} | {
                 f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)
             }
-            entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, "num_warps": k.launch.warps}
+            entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, **k.launch.options()}
             lines.append(f'    "{body.name}": {{"kernel": {body.name}_kernel, {str(entry)[1:-1]}}},'.replace("'", '"'))
     return "\n".join([*lines, "}"])

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dmlc.codegen.triton_body import Extent, KernelBody
 from dmlc.codegen.triton_index import Index
 from dmlc.codegen.triton_launch import Launch
-from dmlc.codegen.triton_text import combine, identity_of, narrowed, number, pointwise, reduction, rounded, widened
+from dmlc.codegen.triton_text import combine, identity_number, identity_of, narrowed, number, pointwise, reduction, rounded, widened
 from dmlc.ir.core import Op, Value
 from dmlc.ir.types import FLOATS
 from dmlc.ops.base import attribute
+from dmlc.ops.iteration import UNIT
 from dmlc.ops.kernel import REDUCTIONS
 from dmlc.ops.pointwise import triton_dtype
 
@@ -167,6 +168,8 @@ class Emitter:
             text = reduction(op, self._operand(op))
         elif op.name == "dmlc.iota":
             text = self._iota(op)
+        elif op.name == "dmlc.mask_pad":
+            text = self._mask_pad(op)
         else:
             bare = all(not self.need(v).isidentifier() for v in op.operands)
             text = pointwise(op, [self._full(v) if bare else self.need(v) for v in op.operands])
@@ -207,11 +210,20 @@ class Emitter:
 
     def _iota(self, op: Op) -> str:
         """start + index * step in the op's dtype."""
-        axis, step = self.body.space.axes[op.result][attribute(op, "dim")], attribute(op, "step")
-        index = self.index.coordinate(axis, axis) if axis >= 0 else f"tl.full({self.one}, 0, tl.int64)"
-        text = f"({index}).to(tl.int64)" + (f" * {step}" if step != 1 else "")
+        step = attribute(op, "step")
+        text = f"({self._coordinate(op)}).to(tl.int64)" + (f" * {step}" if step != 1 else "")
         text = f"{self.need(op.operands[0])} + {text}" if op.operands else text
         return text if op.result.dtype == "i64" else f"({text}).to({triton_dtype(op.result.dtype)})"
+
+    def _mask_pad(self, op: Op) -> str:
+        identity, dtype = attribute(op, "identity"), op.result.dtype
+        value = number(identity_number(identity, dtype) if isinstance(identity, str) else identity, dtype, self.one)
+        return f"tl.where({self._coordinate(op)} < {self.need(op.operands[1])}, {self._full(op.operands[0])}, {value})"
+
+    def _coordinate(self, op: Op) -> str:
+        """The index along the op's `dim`."""
+        axis = self.body.space.axes[op.result][attribute(op, "dim")]
+        return self.index.coordinate(axis, axis) if axis != UNIT else f"tl.full({self.one}, 0, tl.int64)"
 
     def store(self, value: Value, name: str) -> None:
         text = self._full(value)

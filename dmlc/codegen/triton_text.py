@@ -59,11 +59,11 @@ def number(value: bool | int | float, dtype: str, shape: str, plain: bool = True
 
 def identity_of(op: Op, shape: str) -> str:
     """What a reduction ignores, as a constant of its operand's dtype."""
-    return number(identity_number(op), op.operands[0].dtype, shape)
+    dtype = op.operands[0].dtype
+    return number(identity_number(REDUCTIONS[op.name], dtype), dtype, shape)
 
 
-def identity_number(op: Op) -> bool | int | float:
-    combiner, dtype = REDUCTIONS[op.name], op.operands[0].dtype
+def identity_number(combiner: str, dtype: str) -> bool | int | float:
     if combiner in ("sum", "prod"):
         return 0 if combiner == "sum" else 1
     if combiner in ("and", "or"):

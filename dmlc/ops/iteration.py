@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from dmlc.ir.core import Block, Op, Value
 from dmlc.ops.base import own_attrs, rule_of
-from dmlc.ops.kernel import REDUCTIONS, decomposed, is_free, is_primitive
+from dmlc.ops.kernel import REDUCTIONS, SOURCES, decomposed, is_free, is_primitive
 
 UNIT = -1  # the iteration dim of a size-1 dim: none
 Axes = tuple[int, ...]
@@ -110,9 +110,7 @@ def _facts(name: str, operands: tuple, results: tuple, attrs: tuple) -> Facts | 
 
 def _primitive_facts(op: Op) -> Facts | None:
     tensors = [*op.operands, *op.results]
-    dims = (
-        _view_dims(op) if op.name in ("dmlc.reshape", "dmlc.broadcast") else _source_dims(op) if not op.operands or op.name == "dmlc.iota" else _rule_dims(op)
-    )
+    dims = _dims(op)
     if dims is None:
         return None
     names: dict[str, int] = {}
@@ -128,8 +126,19 @@ def _primitive_facts(op: Op) -> Facts | None:
     return Facts(tuple(axes), (), tuple(sizes), (reduced,) if reduced else (), 0 if is_free(op) else 1)
 
 
+def _dims(op: Op) -> list[list[str]] | None:
+    """Per tensor and dim a name shared by dims that run together, empty for size-1 dims; None when the op mixes dims."""
+    if op.name in ("dmlc.reshape", "dmlc.broadcast"):
+        return _view_dims(op)
+    if op.name in SOURCES:
+        return [*([] for _ in op.operands), _running(op.result.shape)]
+    if op.name == "dmlc.mask_pad":
+        return [_running(op.result.shape), [], _running(op.result.shape)]
+    return _rule_dims(op)
+
+
 def _rule_dims(op: Op) -> list[list[str]] | None:
-    """Per tensor and dim the factor of the op's rule, empty for size-1 dims; None when a dim is a compound."""
+    """The factors of the op's rule; None when a dim is a compound."""
     rule = rule_of(op)
     sides = [*rule.operands, *rule.results]
     dims: list[list[str]] = []
@@ -159,10 +168,6 @@ def _running(shape: Sequence[int]) -> list[str]:
     """Names for the dims that are not 1, counted among themselves."""
     count = iter(range(len(shape)))
     return [f"d{next(count)}" if n != 1 else "" for n in shape]
-
-
-def _source_dims(op: Op) -> list[list[str]]:
-    return [*([] for _ in op.operands), _running(op.result.shape)]
 
 
 def _composite_facts(op: Op) -> Facts | None:
@@ -203,7 +208,7 @@ def joined(ops: Iterable[Op]) -> tuple[_Classes, dict[Value, Axes], list[frozens
     return classes, {v: classes.axes(a) for v, a in axes.items()}, [frozenset(classes.axes(r)) for r in reduced], count
 
 
-def iteration_space(ops: Sequence[Op], leaving: Iterable[Value]) -> Space | str:
+def iteration_space(ops: Sequence[Op], leaving: Sequence[Value]) -> Space | str:
     """The space of a set of ops whose values `leaving` are results; a sentence saying why when they do not fit one kernel."""
     found = joined(ops)
     if found is None:
@@ -221,6 +226,8 @@ def iteration_space(ops: Sequence[Op], leaving: Iterable[Value]) -> Space | str:
     if columns and frozenset(order[-columns:]) != reduced[0]:
         return "a reduction does not run over the last dims"
     place = {a: i for i, a in enumerate(order)} | {UNIT: UNIT}
+    if any(v not in axes for v in leaving):
+        return "a result is an operand"
     space = Space(tuple(classes.size[a] for a in order), columns, {v: tuple(place[a] for a in d) for v, d in axes.items()})
     if any([a for a in d if a != UNIT] != sorted(a for a in d if a != UNIT) for d in space.axes.values()):
         return "values have their dims in different orders"

@@ -38,6 +38,8 @@ class Fused(RegionOp):
         if len(op.regions) != 1 or len(op.region.blocks) != 1:
             raise DmlcError("'kernel.fused' has one region of one block", op.loc)
         block = op.region.block
+        if not op.operands or not op.results:
+            raise DmlcError("'kernel.fused' reads and gives at least one tensor", op.loc)
         _same_types("arguments of the region", [a.type for a in block.args], [v.type for v in op.operands], op)
         if block.last is None or block.last.name != "kernel.yield":
             raise DmlcError("the region of 'kernel.fused' ends in 'kernel.yield'", op.loc)
@@ -101,10 +103,10 @@ def check_body(block: Block) -> None:
 
 
 def is_primitive(op: Op) -> bool:
-    """Whether a kernel has one line of text for the op: pointwise ops, reductions, sources, views that only add or drop size-1 dims."""
+    """Whether a kernel has one line of text for the op: pointwise ops, reductions, sources, masks, views that only add or drop size-1 dims."""
     if op.name == "dmlc.reshape":
         return is_free(op)
-    if op.name in REDUCTIONS or op.name in SOURCES or op.name in ("dmlc.broadcast", "dmlc.copy"):
+    if op.name in REDUCTIONS or op.name in SOURCES or op.name in ("dmlc.broadcast", "dmlc.copy", "dmlc.mask_pad"):
         return True
     text = triton_text(op)
     return text is not None and "{axis}" not in text
