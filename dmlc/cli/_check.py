@@ -11,11 +11,10 @@ from dmlc.passmanager.check import relative_error, seeded_inputs
 if TYPE_CHECKING:
     from dmlc.driver import Compiled
 
-TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
-
 
 def compare_with_original(compiled: Compiled) -> dict[str, bytes]:
     """Interpret all ranks, compare with the original on two inputs, print spread and change; raise when they differ or nothing could."""
+    from dmlc.codegen.pytorch import TOLERANCE
     from dmlc.interpret.run import run
 
     reference = compiled.loaded.reference

@@ -3,7 +3,6 @@ so that a failed compile leaves no half-written folder."""
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dmlc import __version__
+from dmlc.codegen.copied import prelude_text, source_of
 from dmlc.codegen.pytorch import emit_model, emit_table
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
@@ -37,18 +37,18 @@ written from, `plan.json` the decisions and their reasons, `kernels.py` the fuse
 """
 
 
-def source_of(package: str, name: str) -> str:
-    return importlib.resources.files(package).joinpath(name).read_text()
-
-
-def prelude_text() -> str:
-    """All preludes as one file."""
-    text = "\n\n".join(source_of("dmlc.interpret", f"{name}.py") for name in ("prelude", "prelude_nn", "prelude_windows", "prelude_shards"))
-    names = "\n\n__all__ = [name for name in list(globals()) if not name.startswith(\"__\")]\n"
-    return text + names
-
-
-def write_folder(module: Module, out: Path, weights: dict[str, Any], plan: dict[str, Any], source: str, kernels: str | None = None, kernel_report: dict[str, Any] | None = None, dumps: dict[str, Path] | None = None, extra: dict[str, bytes] | None = None, force: bool = False) -> None:
+def write_folder(
+    module: Module,
+    out: Path,
+    weights: dict[str, Any],
+    plan: dict[str, Any],
+    source: str,
+    kernels: str | None = None,
+    kernel_report: dict[str, Any] | None = None,
+    dumps: dict[str, Path] | None = None,
+    extra: dict[str, bytes] | None = None,
+    force: bool = False,
+) -> None:
     """Write everything under `out` at once. `weights`: argument name -> tensor."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,17 @@ def _move(staging: Path, out: Path, force: bool) -> None:
         shutil.rmtree(staging)
 
 
-def _write_files(module: Module, out: Path, weights: dict[str, Any], plan: dict[str, Any], source: str, kernels: str | None, kernel_report: dict[str, Any] | None, dumps: dict[str, Path], extra: dict[str, bytes]) -> None:
+def _write_files(
+    module: Module,
+    out: Path,
+    weights: dict[str, Any],
+    plan: dict[str, Any],
+    source: str,
+    kernels: str | None,
+    kernel_report: dict[str, Any] | None,
+    dumps: dict[str, Path],
+    extra: dict[str, bytes],
+) -> None:
     ranks = Mesh.of(module).devices
     weights_file = None
     if weights:

@@ -8,11 +8,14 @@ import re
 
 from dmlc.ir.core import BlockArgument, Op, Value
 
-RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "torch", "F", "math", "kernels", "comm", "device", "inputs", "weights", "self", "mesh", "window", "shard_slice", "mask_pad"})
+# what model.py itself says, beside the prelude's names
+RESERVED = frozenset(
+    {*keyword.kwlist, *dir(builtins), "torch", "F", "math", "kernels", "comm", "device", "inputs", "weights", "self", "mesh", "Program", "Collectives"}
+)
 
 
 class Names:
-    """Unique identifiers, derived from the model's names (or the op's id), given in program order."""
+    """Unique identifiers, derived from the model's names (or the op's id), given in program order; none is in `taken`."""
 
     def __init__(self, taken: frozenset[str] = frozenset()):
         self._names: dict[Value, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dmlc.codegen.copied import prelude_names
 from dmlc.codegen.names import Names, identifier
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
@@ -15,6 +16,8 @@ from dmlc.ops.comm import base_name, is_start
 from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
 
 INDENT = "    "
+
+TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}  # how far results may be from the original's, by the precision asked for
 
 COLLECTIVE_ATTRS = {
     "comm.all_reduce": ("axes", "combiner"),
@@ -54,7 +57,7 @@ class Writer:
     def __init__(self, module: Module):
         self.module = module
         self.mesh = Mesh.of(module)
-        self.names = Names()
+        self.names = Names(prelude_names())
         self.lines: list[str] = []
         self.depth = 2
         self.dead: dict[Op, list[Value]] = {}
@@ -83,8 +86,8 @@ class Writer:
             return special(self, op)
         operands = [self.names[v] for v in op.operands]
         text = render_torch(op, operands)
-        if definition(op).given and not op.operands and op.results[0].type.rank:  # type: ignore[union-attr]
-            text = f"{text}.to(device)"  # sources; scalars stay on the host, where they mix with any device's tensors
+        if definition(op).given and op.results[0].type.rank and not any(v.tensor.rank for v in op.operands):  # type: ignore[union-attr]
+            text = f"{text}.to(device)"  # made from nothing or from scalars; those stay on the host, where they mix with any device's tensors
         self.assign(op, text)
         return None
 
@@ -108,12 +111,13 @@ def _shape(type_: Any) -> str:
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Op of the block -> values made in the block that nobody needs afterwards. Futures and views' sources are left to Python."""
+    """Op of the block -> values made in the block that nobody needs afterwards. Scalars, futures and what shares its name with a barrier's
+    result are left to Python."""
     position = {op: i for i, op in enumerate(block)}
     found: dict[Op, list[Value]] = {}
     for op in block:
         for r in op.results:
-            if not isinstance(r.type, TensorType) or r.type.rank == 0:
+            if not isinstance(r.type, TensorType) or r.type.rank == 0 or op.name == "dmlc.barrier" or any(u.name == "dmlc.barrier" for u in r.users):
                 continue
             users = [_ancestor(u, block) for u in r.users]
             last = max(users, key=lambda u: position[u], default=op)
@@ -180,7 +184,7 @@ def _microbatch(w: Writer, op: Op) -> None:
     totals = [w.names.define(r) for r in op.results]
     for t in totals:
         w.line(f"{t} = None")
-    w.line(f"for {w.names.define(block.args[0])} in range({op.attrs['count']}):")
+    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({op.attrs['count']})):")
     w.depth += 1
 
     def finish(last: Op) -> None:
@@ -190,6 +194,8 @@ def _microbatch(w: Writer, op: Op) -> None:
 
     w.block(block, finish)
     w.depth -= 1
+    for t, r in zip(totals, op.results) if acc else ():
+        w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})")
 
 
 def _scan(w: Writer, op: Op) -> None:
@@ -199,7 +205,7 @@ def _scan(w: Writer, op: Op) -> None:
         w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in op.operands)}")
     for a, name in zip(block.args[1:], carried):
         w.names.alias(a, name)
-    w.line(f"for {w.names.define(block.args[0])} in range({op.attrs['count']}):")
+    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({op.attrs['count']})):")
     w.depth += 1
     w.block(block, lambda last: w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in last.operands)}" if carried else "pass"))
     w.depth -= 1
@@ -242,6 +248,9 @@ def emit_model(module: Module, title: str) -> str:
     """Text of `model.py` for a per-rank module. Raises `DmlcError` naming an op that has no PyTorch form."""
     w = Writer(module)
     function = module.main
+    fused = next((op for op in function.ops() if op.name == "kernel.fused"), None)
+    if fused is not None:
+        raise DmlcError("fused regions must be outlined into kernels before code generation (pass outline-kernels)", fused.loc)
     for arg in function.args:
         source = "inputs" if arg.attrs.get("dmlc.role", "input") == "input" else "weights"
         name = w.names.define(arg)
@@ -253,8 +262,6 @@ def emit_model(module: Module, title: str) -> str:
 
     w.block(function.body, finish)
     calls = any(op.name == "kernel.call" for op in function.ops())
-    if any(op.name == "kernel.fused" for op in function.ops()):
-        raise DmlcError("fused regions must be outlined into kernels before code generation (pass outline-kernels)")
     return HEAD.format(title=title, kernels="\nimport kernels\n" if calls else "") + "\n".join(w.lines) + "\n"
 
 
@@ -267,14 +274,22 @@ def emit_table(module: Module, weights_file: str | None) -> str:
     def row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> str:
         sharding = signature_sharding(attrs)
         shape = tuple(int(n) for n in global_type(type_, attrs).shape)
-        dims = sharding.dims if sharding is not None else ((),) * len(shape)
-        grains = (sharding.grains if sharding is not None else ()) or (1,) * len(shape)
-        fields = {"name": name, "role": role, "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."), "shape": shape, "dims": dims, "grains": grains, "range": attrs.get("dmlc.range"), "order": attrs.get("dmlc.layout")}
-        return "    " + repr(fields) + ","
+        fields = {
+            "name": name,
+            "role": role,
+            "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."),
+            "shape": shape,
+            "dims": sharding.dims if sharding is not None else ((),) * len(shape),
+            "grains": (sharding.grains if sharding is not None else ()) or (1,) * len(shape),
+        }
+        options = {"range": "dmlc.range", "order": "dmlc.layout", "stage": "dmlc.stage"}
+        return "    " + repr({**fields, **{key: attrs.get(name) for key, name in options.items()}}) + ","
 
     arguments = [row(a.name, a.attrs.get("dmlc.role", "input"), a.tensor, a.attrs) for a in function.args]
     results = [row(result_name(function, i), "result", v.tensor, function.result_attrs[i]) for i, v in enumerate(function.results)]
+    precision = module.attrs.get("dmlc.request", {}).get("precision", "fp32")
     lines = ['"""What the program takes and gives: per tensor the global shape, the mesh axes that split each dim, and the grains."""', ""]
-    lines += [f"MESH = {dict(mesh.axes.sizes)!r}", f"RANKS = {mesh.devices}", f"WEIGHTS = {weights_file!r}"]
+    lines += [f"MESH = { {a: mesh.sizes[a] for a in mesh.device_axes}!r}", f"RANKS = {mesh.devices}", f"WEIGHTS = {weights_file!r}"]
+    lines += [f"TOLERANCE = {TOLERANCE[precision]!r}  # of scale, in a comparison with the original model"]
     lines += ["ARGUMENTS = [", *arguments, "]", "RESULTS = [", *results, "]", ""]
     return "\n".join(lines)

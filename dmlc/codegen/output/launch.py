@@ -19,7 +19,7 @@ def options():
     parser.add_argument("--inputs", help="file.npz with one array an input")
     parser.add_argument("--save", help="file.npz for the results")
     parser.add_argument("--check", help="file.npz with expected results; exit 1 when they differ by more than --tolerance of scale")
-    parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--tolerance", type=float, help="default: as fits the precision the program was compiled for")
     parser.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
     parser.add_argument("--repeat", type=int, default=5, help="timed runs after the first")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -57,7 +57,9 @@ def main():
     if world != table.RANKS:
         print(f"this program is compiled for {table.RANKS} ranks, but torchrun started {world}", file=sys.stderr)
         return 2
-    cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    cuda = args.device == "cuda" or (
+        args.device == "auto" and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -94,7 +96,7 @@ def execute(given, device, repeat=0):
     with torch.no_grad():
         results, first = timed(program, weights, inputs, device)
         times = [timed(program, weights, inputs, device)[1] for _ in range(repeat)]
-    joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"]) for r, x in zip(table.RESULTS, results)]
+    joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"], r["stage"]) for r, x in zip(table.RESULTS, results)]
     return joined if mesh.rank == 0 else None, first, times
 
 
@@ -192,7 +194,9 @@ def report(args, results, first, times, device):
     if args.save:
         np.savez(args.save, **arrays)
     if args.check:
-        return compare(arrays, np.load(args.check), args.tolerance)
+        import table
+
+        return compare(arrays, np.load(args.check), args.tolerance if args.tolerance is not None else table.TOLERANCE)
     return 0
 
 

@@ -11,7 +11,14 @@ import torch
 import torch.distributed as dist
 from prelude import join_parts, pad_to, window  # type: ignore[import-not-found]
 
-REDUCE = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN, "and": dist.ReduceOp.MIN, "or": dist.ReduceOp.MAX}
+REDUCE = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "and": dist.ReduceOp.MIN,
+    "or": dist.ReduceOp.MAX,
+}
 
 
 class Mesh:
@@ -82,6 +89,15 @@ def _unpack(flat, shapes):
     return tuple(p.reshape(s) for p, s in zip(parts, shapes))
 
 
+SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool)
+REDUCED_AS = {torch.bool: torch.uint8, torch.int16: torch.int32}
+
+
+def _wire(flat):
+    """A flat tensor as what every backend can move: bytes, where it does not know the dtype."""
+    return flat if flat.dtype in SENT else flat.view(torch.uint8)
+
+
 class Collectives:
     """`start` forms return a Future, the others wait at once. `axes` is a tuple of axis names."""
 
@@ -94,9 +110,7 @@ class Collectives:
     def all_reduce_start(self, tensors, axes, combiner):
         group, _ = self.mesh.group(axes)
         dtype = tensors[0].dtype
-        flat = _pack(tensors)
-        if dtype == torch.bool:
-            flat = flat.to(torch.uint8)
+        flat = _pack(tensors).to(REDUCED_AS.get(dtype, dtype))
         work = dist.all_reduce(flat, REDUCE[combiner], group=group, async_op=True)
         shapes = [t.shape for t in tensors]
         return Future([work], lambda: _unpack(flat.to(dtype), shapes))
@@ -104,13 +118,13 @@ class Collectives:
     def all_gather_start(self, tensors, axes, dims, sizes, grains):
         group, ranks = self.mesh.group(axes)
         counts = [self.mesh.axes[a] for a in axes]
-        flat = _pack(tensors)
+        flat = _wire(_pack(tensors))
         out = [torch.empty_like(flat) for _ in ranks]
         work = dist.all_gather(out, flat, group=group, async_op=True)
-        shapes = [t.shape for t in tensors]
+        shapes, dtype = [t.shape for t in tensors], tensors[0].dtype
 
         def finish():
-            parts = list(zip(*(_unpack(o, shapes) for o in out)))
+            parts = list(zip(*(_unpack(o.view(dtype), shapes) for o in out)))
             return tuple(nested_join(list(p), d, n, g, counts) for p, d, n, g in zip(parts, dims, sizes, grains))
 
         return Future([work], finish)
@@ -125,21 +139,22 @@ class Collectives:
             flat = torch.empty_like(sends[0])
             work = dist.reduce_scatter(flat, sends, REDUCE[combiner], group=group, async_op=True)
             return Future([work], lambda: _unpack(flat, shapes))
-        received = torch.empty(sum(s.numel() for s in sends), dtype=sends[0].dtype, device=sends[0].device)
-        work = dist.all_to_all_single(received, torch.cat(sends), group=group, async_op=True)
-        return Future([work], lambda: _unpack(_combined(received.chunk(len(ranks)), combiner), shapes))
+        sent, dtype = _wire(torch.cat(sends)), sends[0].dtype
+        received = torch.empty_like(sent)
+        work = dist.all_to_all_single(received, sent, group=group, async_op=True)
+        return Future([work], lambda: _unpack(_combined(received.view(dtype).chunk(len(ranks)), combiner), shapes))
 
     def all_to_all_start(self, tensors, axes, split_dims, split_sizes, split_grains, dims, sizes, grains):
         group, ranks = self.mesh.group(axes)
         counts = [self.mesh.axes[a] for a in axes]
         split = [nested_parts(t, d, n, g, counts) for t, d, n, g in zip(tensors, split_dims, split_sizes, split_grains)]
         shapes = [s[0].shape for s in split]
-        sends = torch.cat([_pack([s[i] for s in split]) for i in range(len(ranks))])
-        received = torch.empty_like(sends)
-        work = dist.all_to_all_single(received, sends, group=group, async_op=True)
+        sent, dtype = _wire(torch.cat([_pack([s[i] for s in split]) for i in range(len(ranks))])), tensors[0].dtype
+        received = torch.empty_like(sent)
+        work = dist.all_to_all_single(received, sent, group=group, async_op=True)
 
         def finish():
-            parts = list(zip(*(_unpack(r, shapes) for r in received.chunk(len(ranks)))))
+            parts = list(zip(*(_unpack(r, shapes) for r in received.view(dtype).chunk(len(ranks)))))
             return tuple(nested_join(list(p), d, n, g, counts) for p, d, n, g in zip(parts, dims, sizes, grains))
 
         return Future([work], finish)
@@ -170,9 +185,19 @@ class Collectives:
 
 def _combined(parts, combiner):
     if combiner == "sum":
-        return torch.stack(list(parts)).sum(0) if parts[0].dtype not in (torch.float16, torch.bfloat16) else torch.stack(list(parts)).float().sum(0).to(parts[0].dtype)
+        return (
+            torch.stack(list(parts)).sum(0)
+            if parts[0].dtype not in (torch.float16, torch.bfloat16)
+            else torch.stack(list(parts)).float().sum(0).to(parts[0].dtype)
+        )
     stacked = torch.stack(list(parts))
-    return {"prod": lambda: stacked.prod(0), "max": lambda: stacked.amax(0), "min": lambda: stacked.amin(0), "and": lambda: stacked.all(0), "or": lambda: stacked.any(0)}[combiner]()
+    return {
+        "prod": lambda: stacked.prod(0),
+        "max": lambda: stacked.amax(0),
+        "min": lambda: stacked.amin(0),
+        "and": lambda: stacked.all(0),
+        "or": lambda: stacked.any(0),
+    }[combiner]()
 
 
 def _width(size, grain, count):
@@ -228,10 +253,12 @@ def laid_out(x, order):
     return x if order is None else x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
-def join(parts, mesh, shape, dims, grains):
-    """The global tensor from every rank's part."""
+def join(parts, mesh, shape, dims, grains, stage=None):
+    """The global tensor from every rank's part, or from those of one pipeline stage (axis, index)."""
     whole = torch.zeros(shape, dtype=parts[0].dtype)
     for rank in reversed(range(mesh.size)):
+        if stage is not None and mesh.coordinates(rank)[stage[0]] != stage[1]:
+            continue
         part, where = parts[rank], []
         for d, (n, axes, g) in enumerate(zip(shape, dims, grains)):
             start, valid, _ = local_window(mesh, rank, n, axes, g) if axes else (0, n, n)
@@ -241,14 +268,15 @@ def join(parts, mesh, shape, dims, grains):
     return whole
 
 
-def gather_result(x, mesh, shape, dims, grains):
+def gather_result(x, mesh, shape, dims, grains, stage=None):
     """The global result on rank 0 (None elsewhere)."""
     x = x.detach().cpu().contiguous()
-    if not any(dims):
+    if not any(dims) and stage is None:
         return x if mesh.rank == 0 else None
-    parts = [torch.empty_like(x) for _ in range(mesh.size)] if mesh.rank == 0 else None
-    dist.gather(x, parts, dst=0, group=_cpu_group())
-    return join(parts, mesh, shape, dims, grains) if mesh.rank == 0 else None
+    sent = _wire(x.reshape(-1))
+    parts = [torch.empty_like(sent) for _ in range(mesh.size)] if mesh.rank == 0 else None
+    dist.gather(sent, parts, dst=0, group=_cpu_group())
+    return join([p.view(x.dtype).reshape(x.shape) for p in parts], mesh, shape, dims, grains, stage) if mesh.rank == 0 else None
 
 
 _CPU = []
