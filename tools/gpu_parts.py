@@ -21,7 +21,8 @@ class Wrong(Exception):
 
 @contextlib.contextmanager
 def modules_of(folder: Path) -> Iterator[None]:
-    """A folder's modules can be imported; afterwards they are forgotten, since every folder has some of the same names."""
+    """A folder's modules can be imported; afterwards what had their names before is back, since every folder has some of the same."""
+    before = {name: sys.modules.pop(name) for name in OWN if name in sys.modules}
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -29,6 +30,7 @@ def modules_of(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
         for name in OWN:
             sys.modules.pop(name, None)
+        sys.modules.update(before)
 
 
 # ---------------------------------------------------------------- kernels
@@ -46,7 +48,7 @@ def cases_of_the_tests() -> list[Any]:
 
 def generated(functions: Sequence[Any], device: str) -> str:
     """Emit kernels for `functions` into one folder and compare each, on dense and on strided inputs, with its ops in float64."""
-    from dmlc.codegen.folder import prelude_text, source_of
+    from dmlc.codegen.copied import prelude_text, source_of
     from dmlc.codegen.triton_source import emit_functions
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -146,7 +148,7 @@ def collectives(device: str) -> str:
     """Each collective of the runtime among one rank gives back what it got, alone and as a bucket of two."""
     import torch
 
-    from dmlc.codegen.folder import prelude_text, source_of
+    from dmlc.codegen.copied import prelude_text, source_of
 
     done = 0
     with tempfile.TemporaryDirectory() as scratch:
