@@ -102,16 +102,20 @@ def write_folder(folder: Path, functions: list[Function]) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory) -> dict:
-    """Results of all kernels under the interpreter, keyed by name and storage."""
-    functions = [*FUNCTIONS.values(), *SINGLE.values()]
-    folder = write_folder(tmp_path_factory.mktemp("kernels"), functions)
-    torch.save({f.name: inputs_of(f) for f in functions}, folder / "inputs.pt")
+def run_kernels(folder: Path, functions: list[Function], inputs: dict[str, list[torch.Tensor]]) -> dict:
+    """Results of kernels under the interpreter, keyed by name and storage (dense, strided)."""
+    write_folder(folder, functions)
+    torch.save(inputs, folder / "inputs.pt")
     runner = Path(__file__).with_name("kernel_runner.py")
     done = subprocess.run([sys.executable, str(runner), str(folder)], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return torch.load(folder / "outputs.pt")
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory) -> dict:
+    functions = [*FUNCTIONS.values(), *SINGLE.values()]
+    return run_kernels(tmp_path_factory.mktemp("kernels"), functions, {f.name: inputs_of(f) for f in functions})
 
 
 # ---------------------------------------------------------------- values

@@ -211,7 +211,7 @@ class Emitter:
     def _iota(self, op: Op) -> str:
         """start + index * step in the op's dtype."""
         step = attribute(op, "step")
-        text = f"({self._coordinate(op)}).to(tl.int64)" + (f" * {step}" if step != 1 else "")
+        text = f"{_parenthesised(self._coordinate(op))}.to(tl.int64)" + (f" * {step}" if step != 1 else "")
         text = f"{self.need(op.operands[0])} + {text}" if op.operands else text
         return text if op.result.dtype == "i64" else f"({text}).to({triton_dtype(op.result.dtype)})"
 
@@ -248,3 +248,7 @@ def _bare(text: str) -> str:
 def _rounding(body: KernelBody) -> str:
     module = body.function.op.parent
     return module.attrs.get("dmlc.rounding", "stores") if module is not None else "stores"
+
+
+def _parenthesised(text: str) -> str:
+    return text if text.isidentifier() or text.startswith("tl.full") else f"({text})"
