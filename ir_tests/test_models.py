@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 from model_cases import PLANS, TRANSFORMERS, compile_copy, difference, emit, in_double, inputs_of, loaded
-from onnx_models import MODELS as ONNX_MODELS
+from onnx_models import CASES as ONNX_CASES
 from onnx_models import Unavailable
 from rank_pool import RankError, RankPool, shared_pool
 
 from dmlc.cli._check import refuse_vacuous
-from dmlc.models.onnx_light import write_light_model
 
 torch.set_num_threads(1)
 
@@ -49,40 +48,29 @@ def test_a_model_on_eight_ranks(name, plan, tmp_path):
     assert difference(eager, shared_pool().run(emit(compiled, tmp_path / "out"), inputs).results) < 1e-4
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("name", ONNX_MODELS)
-def test_an_onnx_model_on_eight_ranks(name, plan, tmp_path):
-    agrees_with_onnxruntime(published(name), plan, tmp_path)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return tmp_path_factory.mktemp("onnx")
 
 
-def published(name):
-    """A model out of a wheel; skips the test where it cannot be had."""
-    source, shapes = ONNX_MODELS[name]
+def onnx_model(name, folder):
+    """Skips the test where a published model cannot be had."""
     try:
-        return loaded(str(source()), shapes)
+        return loaded(str(ONNX_CASES[name].source(folder)), ONNX_CASES[name].shapes)
     except Unavailable as e:
         pytest.skip(str(e))
 
 
-@pytest.mark.parametrize("plan", ["auto", "tp=8"])
-def test_resnet50_of_one_image(plan, resnet50, tmp_path):
-    """A file of another time: opset 9, batch 1."""
-    agrees_with_onnxruntime(resnet50, plan, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def resnet50(tmp_path_factory):
-    return loaded(str(write_light_model("resnet50", tmp_path_factory.mktemp("light") / "resnet50.onnx")))
-
-
-def agrees_with_onnxruntime(model, plan, folder) -> None:
+@pytest.mark.parametrize(("name", "plan"), [(name, plan) for name, case in ONNX_CASES.items() for plan in case.plans])
+def test_an_onnx_model_on_eight_ranks(name, plan, files, tmp_path):
+    model = onnx_model(name, files)
     compiled = compile_copy(model, plan=plan)
     inputs, other = inputs_of(model, compiled), inputs_of(model, compiled, seed=1)
     assert model.reference is not None
     expected = model.reference(inputs)
     refuse_vacuous(expected, model.reference(other), model.source)
     assert difference(in_double(model.module, model.weights, inputs), in_double(compiled.module, compiled.weights, inputs)) < 1e-9
-    assert difference(expected, shared_pool().run(emit(compiled, folder / "out"), inputs).results) < 1e-4
+    assert difference(expected, shared_pool().run(emit(compiled, tmp_path / "out"), inputs).results) < 1e-4
 
 
 @pytest.mark.parametrize("devices", [3, 7])
@@ -94,9 +82,9 @@ def test_numbers_of_devices_that_divide_nothing(name, devices):
 
 
 @pytest.mark.parametrize("devices", [3, 7])
-@pytest.mark.parametrize("name", [*ONNX_MODELS, "resnet50"])
-def test_onnx_models_on_numbers_of_devices_that_divide_nothing(name, devices, request):
-    model = request.getfixturevalue("resnet50") if name == "resnet50" else published(name)
+@pytest.mark.parametrize("name", ONNX_CASES)
+def test_onnx_models_on_numbers_of_devices_that_divide_nothing(name, devices, files):
+    model = onnx_model(name, files)
     compiled = compile_copy(model, devices=devices)
     inputs = inputs_of(model, compiled)
     assert difference(in_double(model.module, model.weights, inputs), in_double(compiled.module, compiled.weights, inputs)) < 1e-9
