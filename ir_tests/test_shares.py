@@ -14,6 +14,7 @@ from model_cases import TRANSFORMERS, compile_copy, difference, in_double, loade
 
 from dmlc.driver import Compiled
 from dmlc.ir.printer import print_module
+from dmlc.models.onnx_light import write_light_model
 from dmlc.pipelines import INFERENCE
 from dmlc.tools.count_shares import Shares, count
 
@@ -71,6 +72,12 @@ def test_a_layer_has_at_most_two_full_activation_collectives(name):
 @pytest.mark.parametrize("source", RESNETS)
 def test_tensor_parallel_convolutions(source):
     assert counted(source, "tp=8").shares.work <= 0.35
+
+
+def test_the_onnx_resnet50_of_one_image(tmp_path):
+    model = loaded(str(write_light_model("resnet50", tmp_path / "resnet50.onnx")))
+    before, after = (print_module(compile_copy(model, plan="tp=8", **options).module) for options in ({"pipeline": BEFORE_PLAN}, {}))
+    assert count(after, before).work <= 0.35
 
 
 @pytest.mark.parametrize("source", sources())
