@@ -67,12 +67,24 @@ def test_a_fault_of_the_compilers_is_marked(tmp_path, monkeypatch):
 
 
 def test_a_wrong_result_is_no_agreement(tmp_path, monkeypatch):
+    """Wrong on the ranks, right in float64."""
     import dmlc.interpret.run
 
     plain = dmlc.interpret.run.run
-    monkeypatch.setattr(dmlc.interpret.run, "run", lambda *args, **kwargs: {n: x + 1e-3 for n, x in plain(*args, **kwargs).items()})
+    monkeypatch.setattr(dmlc.interpret.run, "run", lambda *a, promote=None, **k: {n: x + (0 if promote else 1e-3) for n, x in plain(*a, promote=promote, **k).items()})
     row = corpus_table.examine(written(tmp_path, "good", node("Tanh", ["x"], ["y"])), 2)
-    assert (row.stage, row.agrees) == ("ran", False) and "differs by 1.0e-03 of scale" in row.error
+    assert (row.stage, row.agrees, row.as_exact) == ("ran", False, False) and "differs by 1.0e-03 of scale" in row.error
+
+
+def test_float64_decides_who_is_wrong(tmp_path, monkeypatch):
+    """A reference that is as far off as the difference is: the program is as exact as it."""
+    from dmlc.frontend.onnx.reference import OnnxReference
+
+    plain = OnnxReference.__call__
+    monkeypatch.setattr(OnnxReference, "__call__", lambda self, inputs: {n: x + 1e-3 for n, x in plain(self, inputs).items()})
+    row = corpus_table.examine(written(tmp_path, "good", node("Tanh", ["x"], ["y"])), 2)
+    assert (row.agrees, row.as_exact) == (False, True) and "onnxruntime 1.0e-03" in row.error
+    assert "1 more differ from it, but are at most twice as far from float64" in corpus_table.table([row], 2)
 
 
 def test_a_file_that_takes_too_long_is_stopped(tmp_path):

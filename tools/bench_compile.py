@@ -249,7 +249,7 @@ def exponent(times: dict[int, float]) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     if options.one:
         kinds = {"compile": lambda s: measure_compile(s, options.devices), "torch.compile": measure_torch_compile, "onnxruntime": measure_onnxruntime}
         print(json.dumps(kinds[options.one](options.models[0])))
