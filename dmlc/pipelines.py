@@ -26,6 +26,7 @@ INFERENCE = (
     "dce",
     "mixed-precision",  # nothing to do under fp32
     "fold",  # casts of weights become recipes that the loader evaluates once
+    "dce",  # the weights as they were are arguments no longer, or plan would place them too
     "plan",
     "partition",
     "mask-elim",

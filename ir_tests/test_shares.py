@@ -69,6 +69,13 @@ def test_a_layer_has_at_most_two_full_activation_collectives(name):
     assert list(layers) == [0, 1, 2, 3] and 0 < max(layers.values()) <= 2
 
 
+def test_weights_cast_to_bf16_are_split_as_well():
+    model = loaded("dmlc.models.gpt2:make")
+    before, after = (print_module(compile_copy(model, plan="tp=8", precision="bf16", **options).module) for options in ({"pipeline": BEFORE_PLAN}, {}))
+    shares = count(after, before)
+    assert shares.bytes <= 0.14 and shares.work <= 0.14
+
+
 @pytest.mark.parametrize("source", RESNETS)
 def test_tensor_parallel_convolutions(source):
     assert counted(source, "tp=8").shares.work <= 0.35

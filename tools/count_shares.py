@@ -1,8 +1,8 @@
 """Counts what one rank of a compiled program holds, computes and sends, from the text of `program.mlir` alone.
 
-    python -m dmlc.tools.count_shares OUT/program.mlir OUT/ir/13-fold.mlir --activation 8x64x256
+    python -m dmlc.tools.count_shares OUT/program.mlir OUT/ir/17-dce.mlir --activation 8x64x256
 
-The second file is the global program before `plan` (or a compile for one device). It is a check on dmlc, so it shares no code with it:
+The second file is the global program, the dump before `plan` (or a compile for one device). It is a check on dmlc, so it shares no code with it:
 its own reader of the short text form, its own formulas. Standard library only.
 
 Weights: matrices, tables and convolution weights (rank 2 and up) whose global size is above 64 KiB. Work: two operations a multiply-add
