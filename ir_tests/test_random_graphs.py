@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from model_cases import compile_copy, emit
+from random_plans import place_randomly
+from rank_pool import shared_pool
 
+from dmlc.driver import Compiled, Loaded
 from dmlc.interpret.run import run
+from dmlc.ir.location import DmlcError
 from dmlc.ir.printer import print_module
+from dmlc.ir.sharding import Mesh
 from dmlc.ir.verifier import verify
+from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.check import seeded_inputs
-from dmlc.tools.fuzz_graphs import compiled, difference, plans_for
+from dmlc.passmanager.context import Context
+from dmlc.passmanager.manager import PassManager
+from dmlc.tools.fuzz_graphs import compiled, difference, pipeline, plans_for
 from dmlc.tools.random_graphs import random_graph
 
 torch.set_num_threads(1)
@@ -63,3 +75,42 @@ def test_a_wrong_result_is_noticed() -> None:
     first = next(iter(expected))
     wrong = difference(module, 2, "auto", expected={**expected, first: expected[first] * (1 + 1e-8)})
     assert wrong is not None and first in wrong
+
+
+MESHES = (Mesh.make(a=2, b=2), Mesh.make(a=3), Mesh.make(a=2, b=3), Mesh.make(a=5), Mesh.make(a=4))
+
+
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_random_places_keep_the_meaning(seed: int) -> None:
+    """What no planner would choose: every op placed anywhere it may be."""
+    module = random_graph(seed)
+    inputs = seeded_inputs(module)
+    expected = run(module, inputs, promote="f64")
+    mesh = MESHES[seed % len(MESHES)]
+    place_randomly(module, mesh, random.Random(seed))
+    PassManager(pipeline("partition,mask-elim,canonicalize,cse,dce")).run(module, Context())
+    actual = run(module, inputs, promote="f64", poison_pads=True)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(actual[name], wanted, atol=1e-9 * max(np.abs(wanted).max(initial=0), 1e-3), err_msg=f"{name} on {mesh.sizes}")
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_emitted_programs_of_random_graphs(seed: int, tmp_path: Path) -> None:
+    """The output folder on two ranks, in float32."""
+    module = random_graph(seed)
+    inputs = seeded_inputs(module)
+    expected = run(module, inputs, promote="f64")
+    model = Loaded("graph.mlir", module, WeightStore(), None, [], [])
+    compiled_model = compile_or_replicate(model, plans_for(seed, 2))
+    found = shared_pool().run(emit(compiled_model, tmp_path / "out"), inputs).results
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(found[name], wanted, atol=1e-4 * max(np.abs(wanted).max(initial=0), 1e-3), err_msg=name)
+
+
+def compile_or_replicate(model: Loaded, plan: str) -> Compiled:
+    try:
+        return compile_copy(model, devices=2, plan=plan, target="h100")
+    except DmlcError as e:
+        if "no op of this model can use" not in e.message:
+            raise
+        return compile_copy(model, devices=2, target="h100")

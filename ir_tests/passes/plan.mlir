@@ -84,7 +84,21 @@ builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 4 : 
 
 // -----
 
-// The same with memory for little more than half of the matrices: another plan, whose matrices are split.
+// Few rows: still the batch is split, and every rank holds both matrices (256 KiB).
+// CHECK: dmlc.plan = {dp = 4 : i64, tp = 1 : i64
+// CHECK-LABEL: func.func @unlimited
+builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 4 : i64}} {
+  func.func @unlimited(%x: tensor<64x128xf32> {dmlc.batch_dim = 0 : i64}, %w1: tensor<128x256xf32> {dmlc.role = "param"}, %w2: tensor<256x128xf32> {dmlc.role = "param"}) -> tensor<64x128xf32> {
+    %a = dmlc.matmul %x, %w1 : (tensor<64x128xf32>, tensor<128x256xf32>) -> tensor<64x256xf32>
+    %h = dmlc.relu %a : (tensor<64x256xf32>) -> tensor<64x256xf32>
+    %d = dmlc.matmul %h, %w2 : (tensor<64x256xf32>, tensor<256x128xf32>) -> tensor<64x128xf32>
+    func.return %d : tensor<64x128xf32>
+  }
+}
+
+// -----
+
+// The same program with memory for little more than half of the matrices: another plan, whose matrices are split.
 // CHECK: dmlc.plan = {dp = {{[0-9]}} : i64, tp = {{[24]}} : i64
 // CHECK-LABEL: func.func @limited
 // CHECK-SAME: %w1: tensor<128x256xf32> {dmlc.role = "param", dmlc.storage = #dmlc.sharding<@mesh, [{{.*}}{"model"}{{.*}}]>}
