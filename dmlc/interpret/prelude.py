@@ -3,8 +3,7 @@
 import math  # noqa: F401
 
 import torch
-import torch.nn.functional as F  # noqa: F401, N812
-
+import torch.nn.functional as F  # noqa: F401
 
 # ---------------------------------------------------------------- integers, ranges, reductions, padding
 
