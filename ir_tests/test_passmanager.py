@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 
@@ -112,6 +112,33 @@ class NeedsPlan(Pass):
 
     def run(self, module: Module, context: Context) -> bool:
         return False
+
+
+@dataclass(frozen=True)
+class Silent(Broken):
+    """Changes the program and does not say so."""
+
+    ensures: ClassVar[tuple[str, ...]] = ()
+    answer: bool | None = None
+
+    def run(self, module: Module, context: Context) -> bool:
+        super().run(module, context)
+        return cast(bool, self.answer)
+
+
+def test_a_pass_must_say_whether_it_changed_the_program():
+    with pytest.raises(DmlcError, match="run returned None"):
+        PassManager([Silent()]).run(program(), Context())
+
+
+def test_no_pass_escapes_the_check_by_saying_that_nothing_changed():
+    with pytest.raises(DmlcError, match="run returned False, but the program changed"):
+        PassManager([Silent(answer=False)], check=True).run(program(), Context())
+
+
+def test_numerics_is_one_of_three():
+    with pytest.raises(TypeError, match="Exakt.numerics is 'exakt'; it is one of exact, reordered, lower-precision"):
+        type("Exakt", (Pass,), {"numerics": "exakt"})
 
 
 def test_check_finds_a_changed_value():

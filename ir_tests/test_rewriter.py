@@ -63,6 +63,18 @@ def test_an_erased_user_frees_its_producers():
     assert names(module) == ["func.return"]
 
 
+def test_a_value_of_another_type_is_no_replacement():
+    @pattern("dmlc.cast")
+    def drop_cast(op: Op, rewriter: Rewriter) -> bool:
+        rewriter.replace(op, [op.operands[0]])
+        return True
+
+    module = parse_module("func.func @main(%x: tensor<4xf32>) -> tensor<4xbf16> {\n"
+        '  %a = dmlc.cast %x {to = "bf16"} : (tensor<4xf32>) -> tensor<4xbf16>\n  func.return %a : tensor<4xbf16>\n}')  # fmt: skip
+    with pytest.raises(DmlcError, match="'dmlc.cast' makes tensor<4xbf16> and cannot be replaced by a value of type tensor<4xf32>"):
+        apply_patterns(module, [drop_cast])
+
+
 def test_works_inside_regions_and_drops_them():
     region = f"%r = test.loop %a {{k = 1 : i64}} {{\n{unary('%b', 'neg', '%a')}\n{unary('%c', 'neg', '%b')}\ndmlc.yield %c : ({F}) -> ()\n}} : ({F}) -> {F}"
     module = module_of(unary("%a", "one", "%x"), region, returned="%r")

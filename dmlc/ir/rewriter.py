@@ -62,8 +62,10 @@ class Rewriter:
         return _NotifyingBuilder(self, op)
 
     def replace(self, op: Op, values: Sequence[Value]) -> None:
-        """Let all uses of the op's results take `values` and erase it."""
+        """Let all uses of the op's results take `values` and erase it. Raises `DmlcError` where a value has another type than the result."""
         for result, value in zip(op.results, values, strict=True):
+            if value.type != result.type:
+                raise DmlcError(f"'{op.name}' makes {result.type} and cannot be replaced by a value of type {value.type}", op.loc)
             self.replace_uses(result, value)
         self.erase(op)
 

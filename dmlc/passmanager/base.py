@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 if TYPE_CHECKING:
     from dmlc.ir.core import Module
@@ -30,6 +30,10 @@ class Pass:
     numerics: ClassVar[Numerics] = "exact"
     requires: ClassVar[tuple[str, ...]] = ()
     ensures: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if cls.numerics not in get_args(Numerics):
+            raise TypeError(f"{cls.__name__}.numerics is '{cls.numerics}'; it is one of {', '.join(get_args(Numerics))}")
 
     def run(self, module: Module, context: Context) -> bool:
         """Transform `module` in place; True if anything changed. Raises `DmlcError` with a location when the module cannot be compiled."""

@@ -71,24 +71,34 @@ class PassManager:
     def _step(self, pass_: Pass, module: Module, context: Context) -> Report:
         report = Report(pass_.name, ops_before=_count(module))
         check_conditions(pass_, module, "requires")
-        text = print_module(module) if self.diff else ""
+        text = print_module(module) if self.diff or self.check else ""
         before = module.clone() if self.check else None
         known = len(context.remarks)
         context.pass_name = pass_.name
         start = time.perf_counter()
         report.changed = pass_.run(module, context)
         report.seconds = time.perf_counter() - start
+        if not isinstance(report.changed, bool):
+            raise DmlcError(f"run returned {report.changed!r}; it returns True if it changed the program, else False")
         report.ops_after, report.remarks = _count(module), context.remarks[known:]
         if self.verify:
             verify(module)
         check_conditions(pass_, module, "ensures")
         if self.diff:
             report.diff = difference(text, print_module(module), pass_.name)
-        if before is not None and report.changed:
-            from dmlc.passmanager.check import compare
-
-            report.check = compare(before, module, pass_.numerics, context.weights)
+        if before is not None:
+            report.check = self._compare(before, text, pass_, report, module, context)
         return report
+
+    def _compare(self, before: Module, text: str, pass_: Pass, report: Report, module: Module, context: Context) -> str:
+        """The check's line; empty where nothing changed. A pass cannot escape the check by saying so."""
+        if not report.changed:
+            if print_module(module) != text:
+                raise DmlcError("run returned False, but the program changed")
+            return ""
+        from dmlc.passmanager.check import compare
+
+        return compare(before, module, pass_.numerics, context.weights)
 
     def _dump(self, module: Module, number: int, name: str) -> None:
         if self.dump is not None:
