@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -81,6 +82,19 @@ def test_a_missing_input_is_one_sentence(folder, tmp_path):
     np.savez(tmp_path / "x.npz", z=np.zeros(3))
     done = without_dmlc(folder, 2, "--inputs", str(tmp_path / "x.npz"))
     assert all(p.returncode == 1 and "lacks the inputs x; it holds z" in p.stderr and "Traceback" not in p.stderr for p in done)
+
+
+def test_the_checksum_says_what_is_not_finite(folder, tmp_path):
+    x = loaded("dmlc.models.mlp:make").examples
+    (name,) = x
+    np.savez(tmp_path / "x.npz", **{name: np.full_like(x[name], np.nan)})
+    first, _ = without_dmlc(folder, 2, "--inputs", str(tmp_path / "x.npz"), "--repeat", "0")
+    assert re.search(r"checksum 0 without (\d+) of \1 that are not finite", first.stdout), first.stdout
+
+
+def test_kernels_for_a_gpu_are_refused_on_a_processor(folder):
+    done = without_dmlc(folder, 2, "--kernels", "triton", "--device", "cpu")
+    assert all(p.returncode == 2 and "--kernels triton needs a GPU" in p.stderr for p in done)
 
 
 def test_its_files_import_nothing_else(folder):

@@ -27,8 +27,8 @@ def check_inputs(folder: Path, path: Path) -> None:
     try:
         with numpy.load(path, allow_pickle=False) as file:
             given = {name: file[name] for name in file.files}
-    except Exception as e:  # numpy's errors on files of other formats have no common class
-        raise DmlcError(f"not an .npz file of arrays: {str(e).splitlines()[0]}", loc, ("numpy.savez writes one",)) from None
+    except Exception:  # numpy's errors on files of other formats have no common class, and some advise to load the file unsafely
+        raise DmlcError("not an .npz file of arrays", loc, ("numpy.savez writes one",)) from None
     wanted = {a["name"]: a for a in arguments_of(folder) if a["role"] == "input"}
     for name, argument in wanted.items():
         if name not in given:
@@ -56,3 +56,11 @@ def check_devices(ranks: int) -> None:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found < ranks:
         raise DmlcError(f"--device cuda needs {ranks} GPUs here, one a rank; there are {found}", notes=("--device cpu runs on this machine's processor",))
+
+
+def check_kernels(device: str) -> None:
+    """`--kernels triton` needs a GPU; without one the kernels' PyTorch text would run and nobody would know."""
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        raise DmlcError("--kernels triton needs a GPU", notes=("--kernels interpret runs the Triton source on a processor",))

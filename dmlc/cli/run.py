@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dmlc.cli._run_inputs import check_devices, check_inputs, check_output
+from dmlc.cli._run_inputs import check_devices, check_inputs, check_kernels, check_output
 from dmlc.cli.arguments import Parser
 from dmlc.ir.location import DmlcError
 
@@ -35,12 +35,16 @@ def main(argv: Sequence[str]) -> int:
     args = p.parse(argv)
     if args.folder is None:
         p.error("no OUT given")
+    if args.check and args.inputs:
+        p.error("--check compares on the inputs it was made with; leave --inputs out")
     folder = Path(args.folder)
     ranks = ranks_of(folder)
     if args.nproc is not None and args.nproc != ranks:
         raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {args.nproc}; compile it again with --devices {args.nproc}")
     if args.device == "cuda":
         check_devices(ranks)
+    if args.kernels == "triton":
+        check_kernels(args.device)
     return launch(folder, ranks, launch_arguments(args, folder))
 
 
@@ -68,7 +72,7 @@ def launch_arguments(args, folder: Path) -> list[str]:
         stored = folder.absolute() / "check_outputs.npz"
         if not stored.is_file():
             raise DmlcError(f"{folder} holds no results of the original; compile it with --check first")
-        given += ["--check", str(stored)] + ([] if args.inputs else ["--inputs", str(stored.with_name("check_inputs.npz"))])
+        given += ["--check", str(stored), "--inputs", str(stored.with_name("check_inputs.npz"))]
     return given
 
 

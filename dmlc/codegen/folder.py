@@ -30,7 +30,7 @@ README = """# Compiled by dmlc {version}
 
 {source} for {ranks} rank(s), {plan}.
 
-    torchrun --nproc-per-node {ranks} launch.py --inputs x.npz --save y.npz
+    torchrun --standalone --nproc-per-node {ranks} launch.py --inputs x.npz --save y.npz
 
 Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` is the program of one rank, `program.mlir` the IR it was
 written from, `plan.json` the decisions and their reasons, `kernels.py` the fused kernels, `table.py` the shapes and shardings.

@@ -61,6 +61,9 @@ def main():
         args.device == "auto" and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world))
     )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    if args.kernels == "triton" and not cuda:
+        print("--kernels triton needs a GPU; --kernels interpret runs the Triton source on a processor", file=sys.stderr)
+        return 2
     if cuda:
         torch.cuda.set_device(device)
     if world > 1:
@@ -187,8 +190,9 @@ def report(args, results, first, times, device):
 
     arrays = {name: (x.float() if "bfloat16" in str(x.dtype) else x).numpy() for name, x in results.items()}
     for name, a in arrays.items():
-        total = float(np.nan_to_num(a.astype(np.float64)).sum())
-        print(f"{name}: shape {tuple(a.shape)} {a.dtype}, checksum {total:.6g}")
+        finite = np.isfinite(a.astype(np.float64))
+        total, odd = float(a.astype(np.float64)[finite].sum()), finite.size - int(finite.sum())
+        print(f"{name}: shape {tuple(a.shape)} {a.dtype}, checksum {total:.6g}" + (f" without {odd} of {a.size} that are not finite" if odd else ""))
     latency = f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms (median of {len(times)})" if times else "not measured"
     print(f"latency {latency}, first run {first * 1e3:.1f} ms, on {device.type}")
     if args.save:
