@@ -57,6 +57,11 @@ class Compiled:
     remarks: list[Remark]
     ops_before: int
 
+    @property
+    def planned(self) -> bool:
+        """Whether this run decided the plan. A text that came with places keeps them, and its price may be that of places edited since."""
+        return any(r.name == "plan" and r.changed for r in self.reports)
+
 
 def load(source: str, options: Options) -> Loaded:
     """Import `x.onnx`, `x.pt2`, `x.mlir` or `file.py:function` / `package.module:function`."""
@@ -128,7 +133,7 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     annotate(module, options)
     context = Context(loaded.weights)
     passes = parse_pipeline(options.pipeline or "inference", PIPELINES)
-    before = sum(1 for _ in module.main.ops())
+    before = sum(1 for op in module.main.ops() if op is not module.main.return_op)
     if options.dump is not None:
         _save_weights(loaded, options.dump)
     manager = PassManager(passes, True, options.check, options.dump, False, progress)
@@ -158,8 +163,21 @@ def annotate(module: Module, options: Options) -> None:
         request["memory"] = options.memory
     if options.slack is not None:
         request["slack"] = options.slack
+    refuse_other_request(module, options)
     module.attrs.setdefault("dmlc.request", AttrDict(request))
     module.attrs.setdefault("dmlc.cluster", Cluster.named(target_of(options), options.devices).to_attr())
+
+
+def refuse_other_request(module: Module, options: Options) -> None:
+    """A text that has its request in it is not compiled for another one: an option that says something else would be ignored."""
+    if "dmlc.request" not in module.attrs:
+        return
+    said = {**module.attrs["dmlc.request"], "target": module.attrs.get("dmlc.cluster", {}).get("device")}
+    usual = Options()
+    for name in ("devices", "plan", "precision", "memory", "slack", "target"):
+        asked, has = getattr(options, name), said.get(name, "nothing")
+        if asked not in (getattr(usual, name), has):
+            raise DmlcError(f"--{name} {asked} is not what the text says: {has} (in dmlc.{'cluster' if name == 'target' else 'request'})", notes=(f"leave --{name} out, or edit the text",))
 
 
 def target_of(options: Options) -> str:
@@ -199,16 +217,17 @@ def plan_record(compiled: Compiled) -> dict[str, Any]:
 
     module = compiled.module
     attr = module.attrs.get("dmlc.plan", AttrDict())
+    prices = attr if compiled.planned else AttrDict()
     main = module.main
     shardings = {a.name: attribute_text(s) for a in main.args if (s := a.attrs.get("dmlc.storage") or a.attrs.get("dmlc.sharding")) is not None}
     record: dict[str, Any] = {
         "model": Path(compiled.loaded.source).name,
         "plan": f"dp={attr.get('dp', 1)},tp={attr.get('tp', 1)}",
         "mesh": dict(Mesh.of(module).axes.sizes),
-        "price_ps": attr.get("price"),
-        "proven_bound_ps": attr.get("bound"),
-        "optimality_gap": attr.get("gap", 0) / 1e6,
-        "second_best": {"plan": attr["second"]["plan"], "price_ps": attr["second"]["price"]} if "second" in attr else None,
+        "price_ps": prices.get("price"),
+        "proven_bound_ps": prices.get("bound"),
+        "optimality_gap": prices["gap"] / 1e6 if prices else None,
+        "second_best": {"plan": prices["second"]["plan"], "price_ps": prices["second"]["price"]} if "second" in prices else None,
         "shardings": shardings,
         "reasons": [{"pass": r.pass_name, "op": r.op_id, "where": str(r.loc) if r.loc.known else "", "text": r.text} for r in compiled.remarks],
         "sizes": [{"name": n, "size": s, "why": w} for n, s, w in compiled.loaded.sizes],

@@ -81,6 +81,7 @@ OPTIONS = {
     "no memory": case("good.onnx --memory 0", 2, "--memory takes a size such as 80GB or 512MiB, not '0'"),
     "negative slack": case("good.onnx --slack -0.5", 2, "--slack must not be negative"),
     "dim without a size": case("good.onnx --dim batch", 2, "--dim takes for example batch=32, not 'batch'"),
+    "dim of another name": case("good.onnx --dim n=4", 1, "the model has no such dim; it has batch"),
     "dim in words": case("good.onnx --dim batch=many", 2, "--dim takes for example batch=32, not 'batch=many'"),
     "misspelt dim": case("good.onnx --dim bach=4", 1, "good.onnx: error: a size is given for 'bach'", "did you mean 'batch'"),
     "negative dim": case("good.onnx --dim batch=-4", 1, "good.onnx: error:", "'batch'", "-4"),
@@ -95,6 +96,9 @@ OPTIONS = {
     "dim of a text module": case("good.mlir --dim batch=4", 1, "good.mlir: error: --dim is for ONNX models"),
     "shape of a PyTorch model": case("dmlc.models.mlp:tiny --shape x=8x8", 1, "--shape is for ONNX models; a PyTorch model has its example's shapes"),
     "dim that a PyTorch model lacks": case("dmlc.models.mlp:tiny --dim batch=8", 1, "dmlc.models.mlp:tiny: error: the model has no free size 'batch'"),
+    "other devices than a text's": case("placed.mlir --devices 4", 1, "placed.mlir: error: --devices 4 is not what the text says: 2 (in dmlc.request)", "leave --devices out"),
+    "another device than a text's": case("placed.mlir --target cpu", 1, "--target cpu is not what the text says: a100 (in dmlc.cluster)"),
+    "plan but no devices": case("good.onnx --plan tp=4", 2, "the plan tp=4 is for 4 devices, not 1; what fits: dp=1,tp=1, or --devices 4"),
     "memory that no plan fits": case("good.onnx --memory 10", 1, "good.onnx: error: no plan fits 10 bytes a rank", "too many", "use more devices"),
 }
 PLACES = {
@@ -119,6 +123,8 @@ def folder(tmp_path_factory) -> Path:
         "text.onnx": "hello, this is no model\n", "text.mlir": "hello, this is no model\n", "text.txt": "hello\n", "empty.onnx": "", "empty.pt2": "", "empty.mlir": "", "a_file": "kept\n",
         "model.py": "def make():\n    return 1\n\ndef fail():\n    return 1 / 0\n", "broken.py": "undefined()\n", "syntax.py": "def make(:\n",
         "good.mlir": "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}\n",
+        "placed.mlir": 'builtin.module attributes {dmlc.request = {devices = 2 : i64, plan = "auto", precision = "fp32"}, dmlc.cluster = {device = "a100", count = 2 : i64}} {\n'
+        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}\n}\n",
     }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -190,13 +196,15 @@ def test_the_model_that_the_options_are_tried_on_compiles(folder, monkeypatch, c
 
 RUNS = {
     "no folder": case("nowhere", 1, "nowhere is not a compiled folder"),
-    "another folder": case("exists", 1, "exists is not a compiled folder (it has no table.py); make one with dmlc compile"),
+    "another folder": case("folder.onnx", 1, "folder.onnx is not a compiled folder (it has no table.py); make one with dmlc compile"),
     "another number of ranks": case("two --nproc 3", 1, "compiled for 2 ranks, not 3; compile it again with --devices 3"),
     "no inputs": case("two --inputs no.npz", 1, "no.npz: error: no such file"),
     "inputs of another name": case("two --inputs names.npz", 1, "names.npz: error: there is no array for the input 'x'", "it holds: y"),
     "inputs of another shape": case("two --inputs shapes.npz", 1, "shapes.npz: error: 'x' has shape (3, 8); the program is compiled for (2, 8)", "--dim or --shape"),
     "inputs that are text": case("two --inputs text.txt", 1, "text.txt: error: not an .npz file of arrays"),
     "results to no folder": case("two --save nowhere/y.npz", 1, "nowhere/y.npz: error: there is no folder"),
+    "kernels for a GPU": case("two --kernels triton --device cpu", 1, "--kernels triton needs a GPU", "--kernels interpret runs the Triton source"),
+    "a check on other inputs": case("two --check --inputs names.npz", 2, "--check compares on the inputs it was made with; leave --inputs out"),
     "nothing to check with": case("two --check", 1, "two holds no results of the original; compile it with --check first"),
     "unknown kernels": case("two --kernels fast", 2, "--kernels", "'fast'"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dmlc.cli.main import guarded
@@ -40,8 +42,22 @@ def test_diff_by_name_and_number(folder, capsys):
     by_name = capsys.readouterr().out
     assert any(line.startswith("+") and "kernel.fused" in line for line in by_name.splitlines())
     number = by_name.splitlines()[0].split()[-1].split("-")[0]
-    assert guarded(["inspect", folder, "--diff", number]) == 0
-    assert capsys.readouterr().out == by_name
+    for other in (number, f"{number}-fuse"):
+        assert guarded(["inspect", folder, "--diff", other]) == 0
+        assert capsys.readouterr().out == by_name
+
+
+def test_edited_places_are_compiled_and_carry_no_price(folder, tmp_path, capsys):
+    (text,) = [p.read_text() for p in Path(folder).glob("ir/*-plan.mlir")]
+    edited = text.replace('dmlc.place = {k = ["model"]}', "dmlc.place = {}")
+    assert edited != text
+    (tmp_path / "edited.mlir").write_text(edited)
+    assert guarded(["compile", str(tmp_path / "edited.mlir"), "--no-kernel-report", "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "dp=1,tp=2, placed by the text, not priced" in said and "all_gather" in said
+    assert guarded(["inspect", str(tmp_path / "out")]) == 0
+    assert "price" not in capsys.readouterr().out
+    assert guarded(["opt", str(tmp_path / "out" / "program.mlir"), "--passes", "dce"]) == 0
 
 
 @pytest.mark.parametrize("arguments, code, message", [(["--diff", "fuze"], 1, "did you mean 'fuse'"), (["--dif", "fuse"], 2, "did you mean '--diff'")])

@@ -215,7 +215,8 @@ class Partitioner:
             return None
         place = Place.from_attr(op.attrs.get("dmlc.place"))
         if (why := illegal(self.mesh, op, place)) is not None:
-            raise DmlcError(f"'{op.name}' cannot be placed so: {why}", op.loc)
+            called = f" ({op.attrs['dmlc.name']})" if "dmlc.name" in op.attrs else ""
+            raise DmlcError(f"'{op.name}'{called} cannot be placed so: {why}", op.loc)
         asked, given = states(self.mesh, op, place)
         operands = [self.get(v, s) for v, s in zip(op.operands, asked)]
         operands = [self._masked(op, i, local, asked[i]) for i, local in enumerate(operands)]

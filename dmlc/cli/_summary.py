@@ -26,7 +26,7 @@ def print_sizes(loaded: Loaded) -> None:
 
 
 def print_summary(compiled: Compiled, out: Path, seconds: float) -> None:
-    rows = summary(compiled.module, compiled.ops_before)
+    rows = summary(compiled.module, compiled.ops_before, compiled.planned)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"  {name:{width}}  {text}")
@@ -34,16 +34,17 @@ def print_summary(compiled: Compiled, out: Path, seconds: float) -> None:
     for r in remarks[:8]:
         print(f"  {r}")
     if len(compiled.remarks) > len(remarks[:8]):
-        print(f"  … {len(compiled.remarks)} remarks in all, see `dmlc inspect {out}`")
+        many = len(compiled.remarks)
+        print(f"  … {many} remark{'s' if many > 1 else ''} in all, see `dmlc inspect {out}`")
     print(f"written to {out} in {seconds:.1f} s; run it with: dmlc run {out}")
 
 
-def summary(module: Module, ops_before: int | None = None) -> list[tuple[str, str]]:
+def summary(module: Module, ops_before: int | None = None, planned: bool = True) -> list[tuple[str, str]]:
     """Rows of the table: plan and gap, ops, kernels, collectives, bytes communicated, parameters and bytes a rank holds."""
     mesh, main = Mesh.of(module), module.main
     ops = [op for op in main.ops() if op is not main.return_op]
     attr = module.attrs.get("dmlc.plan")
-    rows = [("plan", plan_text(attr, mesh))]
+    rows = [("plan", plan_text(attr, mesh, planned))]
     if ops_before is not None:
         rows.append(("ops", f"{ops_before} before, {len(ops)} after"))
     kernels = [op.attrs["kernel"] for op in ops if op.name == "kernel.call"]
@@ -53,12 +54,17 @@ def summary(module: Module, ops_before: int | None = None) -> list[tuple[str, st
     return rows
 
 
-def plan_text(attr: Any, mesh: Mesh) -> str:
+def plan_text(attr: Any, mesh: Mesh, planned: bool = True) -> str:
+    """`planned`: in this run; else the price that the text carries may be that of other places, since a person may have edited them."""
     if attr is None:
         return f"{mesh.devices} rank(s)"
-    text = f"dp={attr['dp']},tp={attr['tp']}, priced {attr['price'] / 1e6:.1f} us, optimality gap {attr['gap'] / 1e4:.2f} %"
+    chosen = f"dp={attr['dp']},tp={attr['tp']}"
+    if not planned:
+        return f"{chosen}, placed by the text, not priced"
+    text = f"{chosen}, priced {attr['price'] / 1e6:.1f} us, optimality gap {attr['gap'] / 1e4:.2f} %"
     if "second" in attr:
-        text += f"; second best {attr['second']['plan']} at {attr['second']['price'] / 1e6:.1f} us"
+        other = attr["second"]["plan"]
+        text += f"; second best {other if other != chosen else 'places'} at {attr['second']['price'] / 1e6:.1f} us"
     return text
 
 

@@ -93,6 +93,7 @@ def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path
         report = None if args.no_kernel_report else kernel_report(kernels)
     dumps = {p.name: p for p in sorted((scratch / "ir").glob("*"))} if args.dump_ir else {}
     weights, plan = driver.final_weights(compiled), driver.plan_record(compiled)
+    compiled.module.attrs.pop("dmlc.weights", None)  # the file beside the dumps; the program's own have other names
     try:
         write_folder(compiled.module, out, weights, plan, Path(args.model).name, kernels, report, dumps, extra, args.force)
     except OSError as e:

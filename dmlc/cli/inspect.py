@@ -55,13 +55,14 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     """What was decided, at what price, and the runner-up."""
     axes = " x ".join(f"{name}={size}" for name, size in plan.get("mesh", {}).items()) or "one rank"
     lines = [f"{plan.get('model', '')}: {plan.get('plan', 'one rank')}", f"  mesh       {axes}"]
-    if "price_ps" in plan:
+    if plan.get("price_ps") is not None:
         lines.append(
-            f"  price      {_micro(plan['price_ps'])}, at most {plan.get('optimality_gap', 0):.2%} above the best (proven bound {_micro(plan['proven_bound_ps'])})"
+            f"  price      {_micro(plan['price_ps'])} of computation and communication, at most {plan.get('optimality_gap', 0):.2%} above the best (proven bound {_micro(plan['proven_bound_ps'])})"
         )
     second = plan.get("second_best")
     if second:
-        lines.append(f"  second     {second['plan']} at {_micro(second['price_ps'])}")
+        other = second["plan"] if second["plan"] != plan["plan"] else "other places"
+        lines.append(f"  second     {other} at {_micro(second['price_ps'])}")
     lines += [f"  size       {size}" for size in map(_size, plan.get("sizes", []))]
     arguments = [f"  {name:40} {text.removeprefix('#dmlc.sharding')}" for name, text in plan.get("shardings", {}).items()]
     return [*lines, "", "arguments", *arguments]
@@ -109,7 +110,7 @@ def diff_lines(folder: Path, wanted: str) -> list[str]:
     files = sorted((folder / "ir").glob("*.mlir"))
     if not files:
         raise DmlcError(f"{folder} holds no texts; compile it with --dump-ir")
-    found = [(before, after) for before, after in zip(files, files[1:]) if wanted in (after.stem[3:], after.stem[:2], after.stem[:2].lstrip("0"))]
+    found = [(before, after) for before, after in zip(files, files[1:]) if wanted in (after.stem, after.stem[3:], after.stem[:2], after.stem[:2].lstrip("0"))]
     if not found:
         names = list(dict.fromkeys(f.stem[3:] for f in files[1:]))
         raise DmlcError(f"no pass '{wanted}' ran{did_you_mean(wanted, names)}")

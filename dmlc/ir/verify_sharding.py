@@ -85,7 +85,7 @@ class Shardings:
 
     def _place(self, op: Op, place: Any) -> None:
         """`dmlc.place`: each axis serves one factor, one unreduced operand set or the strategy."""
-        owner = f"dmlc.place of '{op.name}'"
+        owner = f"dmlc.place of '{op.name}'" + (f" ({op.attrs['dmlc.name']})" if "dmlc.name" in op.attrs else "")
         if not isinstance(place, AttrDict):
             raise DmlcError(f"{owner} is not a dictionary", op.loc)
         used = [a for key, axes in place.items() if key not in NOT_FACTORS for a in _names(axes, owner, op.loc)]

@@ -30,7 +30,8 @@ class Context:
             return cls()
         path = (folder or Path()) / where
         if not path.exists():
-            raise DmlcError(f"the module's weights lie at {where}, but {path} does not exist", module.op.loc)
+            notes = ("keep the text in the folder of its weights, or correct dmlc.weights in its first line",)
+            raise DmlcError(f"there is no file {path}, where this text's weights should lie (dmlc.weights)", module.op.loc, notes)
         return cls(WeightStore.open(path))
 
     def remark(self, op: Op | None, text: str) -> None:

@@ -53,7 +53,7 @@ def parse_plan(text: str, devices: int, loc: Loc = UNKNOWN) -> tuple[tuple[str, 
     product = math.prod(degrees.values())
     if product != devices:
         fits = [f"dp={d},tp={devices // d}" for d in range(1, devices + 1) if devices % d == 0]
-        raise DmlcError(f"the plan {text} is for {product} devices, not {devices}; what fits: {', '.join(fits)}", loc)
+        raise DmlcError(f"the plan {text} is for {product} devices, not {devices}; what fits: {', '.join(fits)}, or --devices {product}", loc)
     return tuple(sorted(degrees.items()))
 
 

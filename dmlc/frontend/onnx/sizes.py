@@ -98,11 +98,11 @@ class SizeBinder:
         for what, given in (("shape", self.shapes), ("batch dim", self.batch_dims)):
             for name in given:
                 if name not in names:
-                    raise DmlcError(f"a {what} is given for '{name}', but the model has no such input{did_you_mean(name, names)}")
+                    raise DmlcError(f"a {what} is given for '{name}', but the model has no such input{did_you_mean(name, names) or _known(names)}")
         symbols = list(dict.fromkeys(d for i in self.inputs for d in i.dims if isinstance(d, str)))
         for name, size in dims.items():
             if name not in symbols:
-                raise DmlcError(f"a size is given for '{name}', but the model has no such dim{did_you_mean(name, symbols)}")
+                raise DmlcError(f"a size is given for '{name}', but the model has no such dim{did_you_mean(name, symbols) or _known(symbols)}")
             if size < 0:
                 raise DmlcError(f"the size of '{name}' is given as {size}")
         for i in self.inputs:
@@ -151,3 +151,7 @@ class SizeBinder:
             return 0
         batch_names = {other.dims[0] for other in self.inputs if other.dims and isinstance(other.dims[0], str)}
         return next((d for d, size in enumerate(i.dims) if size in batch_names), None)
+
+
+def _known(names: Iterable[str]) -> str:
+    return f"; it has {', '.join(names) or 'none'}"
