@@ -17,4 +17,6 @@ config.test_exec_root = os.environ.get("DMLC_LIT_OUTPUT") or config.test_source_
 config.suffixes = [".mlir"]
 config.excludes = ["Inputs", "Output"]
 config.test_format = InProcess() if "in-process" in lit_config.params else lit.formats.ShTest(execute_external=False)
+# the commands under test are those of this tree, also where another tree's dmlc is installed
+config.environment["PYTHONPATH"] = os.path.dirname(config.test_source_root)
 config.environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])

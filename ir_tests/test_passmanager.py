@@ -7,7 +7,8 @@ from typing import ClassVar, cast
 
 import pytest
 
-import dmlc.ops  # noqa: F401
+import dmlc.ops
+import dmlc.passes
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
@@ -134,6 +135,13 @@ def test_a_pass_must_say_whether_it_changed_the_program():
 def test_no_pass_escapes_the_check_by_saying_that_nothing_changed():
     with pytest.raises(DmlcError, match="run returned False, but the program changed"):
         PassManager([Silent(answer=False)], check=True).run(program(), Context())
+
+
+def test_a_file_without_the_pass_of_its_name(tmp_path, monkeypatch):
+    (tmp_path / "twice.py").write_text("")
+    monkeypatch.setattr(dmlc.passes, "__path__", [*dmlc.passes.__path__, str(tmp_path)])
+    with pytest.raises(DmlcError, match='passes/twice.py defines no pass with name = "twice"'):
+        parse_pipeline("twice")
 
 
 def test_numerics_is_one_of_three():

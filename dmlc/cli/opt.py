@@ -137,6 +137,7 @@ def list_passes() -> str:
     lines = []
     for name in pass_names():
         cls = find_pass(name)
-        summary = (sys.modules[cls.__module__].__doc__ or "").strip().splitlines()[0]
-        lines.append(f"{print_pass_signature(cls)}  ({cls.numerics})\n    {summary}\n")
+        paragraph = " ".join((sys.modules[cls.__module__].__doc__ or "").strip().split("\n\n")[0].split())
+        summary = paragraph.removeprefix(f"`{name}`: ").removeprefix(f"{name}: ")
+        lines.append(f"{print_pass_signature(cls)}  ({cls.numerics})\n    {summary[:1].upper()}{summary[1:]}\n")
     return "".join(lines)

@@ -38,7 +38,10 @@ def find_pass(name: str) -> type[Pass]:
     import dmlc.passes
 
     files = {m.name for m in pkgutil.iter_modules(dmlc.passes.__path__)}
-    found = _class_in_module(name) if name.replace("-", "_") in files else None
+    file = name.replace("-", "_")
+    found = _class_in_module(name) if file in files else None
+    if found is None and file in files and not file.startswith("_"):
+        raise DmlcError(f"passes/{file}.py defines no pass with name = \"{name}\"; a pass is called as its file, with - for _")
     if found is None:
         raise DmlcError(f"there is no pass '{name}'{did_you_mean(name, pass_names())}")
     return found
