@@ -104,7 +104,19 @@ def illegal(mesh: Mesh, op: Op, place: Place) -> str | None:
     chosen = strategy_of(op, place)
     if chosen is not None and chosen.divides and chosen.divides % mesh.extent(place.strategy[1]):  # type: ignore[index]
         return f"strategy {chosen.name} needs a number of ranks that divides {chosen.divides}"
+    if chosen is not None and (f := _uneven_below(mesh, rule, place, chosen)) is not None:
+        return f"strategy {chosen.name} splits a dim further that factor {f} splits unevenly"
     return next((why for d in rule.compounds if (why := _strided(mesh, rule, place, d))), None)
+
+
+def _uneven_below(mesh: Mesh, rule: Rule, place: Place, chosen: Strategy) -> str | None:
+    """A factor that splits unevenly a dim which the strategy splits again: the parts of two tensors would no longer match."""
+    for entries, tensors in ((chosen.operands, rule.operands), (chosen.results, rule.results)):
+        for entry, dims in zip(entries, tensors):
+            for f in dims[entry] if isinstance(entry, int) else ():
+                if not mesh.is_even(int(rule.sizes[f]), place.axes_of(f), place.grain_of(f)):
+                    return f
+    return None
 
 
 def _strided(mesh: Mesh, rule: Rule, place: Place, compound: tuple[str, ...]) -> str | None:
