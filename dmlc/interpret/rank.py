@@ -14,8 +14,7 @@ from dmlc.interpret.prelude_shards import pad_to
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import own_attrs
-from dmlc.ops.comm import base_name, is_collective, is_start
+from dmlc.ops.comm import is_start
 
 Tensors = list[torch.Tensor]
 Env = dict[Value, Any]
@@ -140,5 +139,3 @@ REGION_OPS: dict[str, Callable[..., Step]] = {
     "kernel.call": _call,
     "pipe.schedule": _pipe,
 }
-
-__all__ = ["Posted", "Rank", "base_name", "is_collective", "own_attrs"]

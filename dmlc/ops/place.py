@@ -174,11 +174,6 @@ def _dim_state(rule: Rule, place: Place, factors: tuple[str, ...]) -> tuple[tupl
     return axes, grain
 
 
-def local_sizes(mesh: Mesh, rule: Rule, place: Place) -> dict[str, int]:
-    """Each factor's size on one rank (padding included)."""
-    return {f: mesh.local_size(int(n), place.axes_of(f), place.grain_of(f)) for f, n in rule.sizes.items()}
-
-
 def share(mesh: Mesh, op: Op, place: Place) -> float:
     """The part of the op's global work that one rank does, padding included."""
     rule = rule_of(op)
