@@ -184,7 +184,8 @@ def _microbatch(w: Writer, op: Op) -> None:
     totals = [w.names.define(r) for r in op.results]
     for t in totals:
         w.line(f"{t} = None")
-    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({op.attrs['count']})):")
+    count = f"int({w.names[op.operands[0]]})" if op.operands else op.attrs["count"]
+    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({count})):")
     w.depth += 1
 
     def finish(last: Op) -> None:
@@ -194,6 +195,9 @@ def _microbatch(w: Writer, op: Op) -> None:
 
     w.block(block, finish)
     w.depth -= 1
+    for t, r in zip(totals, op.results) if op.operands else ():
+        device = ", device=device" if r.tensor.rank else ""
+        w.line(f"{t} = torch.zeros({tuple(r.shape)}, dtype={TORCH_DTYPES[r.dtype]}{device}) if {t} is None else {t}")
     for t, r in zip(totals, op.results) if acc else ():
         w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})")
 

@@ -99,12 +99,12 @@ def _microbatch(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:
     """Sums what the region yields over its iterations, in the accumulators' dtypes."""
     totals: list[Any] = [None] * len(op.results)
     acc = op.attrs.get("acc", ())
-    for i in range(op.attrs["count"]):
+    for i in range(int(operands[0]) if operands else op.attrs["count"]):
         yielded = yield from rank.block(op.region.block, [torch.tensor(i)], env)
         for j, y in enumerate(yielded):
             y = y.to(DTYPES[rank.promote(acc[j])]) if acc else y
             totals[j] = y if totals[j] is None else totals[j] + y
-    return [t.to(DTYPES[rank.promote(r.dtype)]) for t, r in zip(totals, op.results)]
+    return [torch.zeros(r.shape, dtype=DTYPES[rank.promote(r.dtype)]) if t is None else t.to(DTYPES[rank.promote(r.dtype)]) for t, r in zip(totals, op.results)]
 
 
 def _cond(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:

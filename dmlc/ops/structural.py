@@ -139,7 +139,9 @@ class RegionOp(Structural):
 class Microbatch(RegionOp):
     """`count` iterations of the region, whose argument is the iteration's index (i64); results are the sums of what it yields.
 
-    `acc` names the dtype each result is accumulated in (the result's own when left out). Values from outside are captured.
+    An operand (i64, rank 0), if there is one, is the number of iterations at run time, from 0 on: `count` is then the one planned with. Sums
+    over no iteration are zero. `acc` names the dtype each result is accumulated in (the result's own when left out). Values from
+    outside are captured.
     """
 
     name = "dmlc.microbatch"
@@ -148,8 +150,10 @@ class Microbatch(RegionOp):
     @classmethod
     def check(cls, op: Op) -> None:
         block = op.region.block
-        if op.attrs["count"] < 1:
+        if op.attrs["count"] < (0 if op.operands else 1):
             raise DmlcError("'dmlc.microbatch' needs a count of at least 1", op.loc)
+        if [v.type for v in op.operands] not in ([], [INDEX]):
+            raise DmlcError("'dmlc.microbatch' takes no operand or the number of iterations, a tensor<i64>", op.loc)
         if [a.type for a in block.args] != [INDEX]:
             raise DmlcError("the region of 'dmlc.microbatch' takes one tensor<i64>, the iteration's index", op.loc)
         acc = op.attrs.get("acc", ())
