@@ -65,6 +65,10 @@ class Mesh:
         sizes = self.sizes
         return math.prod(sizes[a] for a in self.device_axes)
 
+    def devices_of(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Those of the axes that are device axes."""
+        return tuple(a for a in axes if a not in self.axes.sequential)
+
     def extent(self, axes: Sequence[str]) -> int:
         """Product of the axes' sizes."""
         sizes = self.sizes

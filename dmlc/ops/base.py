@@ -39,6 +39,8 @@ class Strategy:
     work: Callable[[int], float] = lambda k: 1.0 / k
     traffic: Callable[..., list[tuple[str, int]]] = lambda op, k: []  # [(collective kind, bytes of the per-rank result)]
     divides: int = 0  # 0: any number of ranks; otherwise the number of ranks must divide this
+    batch: bool = False  # serves the axes of the batch (statistics over samples) besides those of tensors
+    sequential_only: bool = False  # of the batch's axes only the microbatches
 
 
 @dataclass(frozen=True)

@@ -173,4 +173,4 @@ def synchronised_batch_norm(op: Op) -> list[Strategy]:
     def traffic(op: Op, k: int) -> list[tuple[str, int]]:
         return [("comm.all_reduce", op.operands[1].tensor.numel * 4)] * 2
 
-    return [Strategy("synchronised", (0, None, None), (0, None, None), emit, traffic=traffic)]
+    return [Strategy("synchronised", (0, None, None), (0, None, None), emit, traffic=traffic, batch=True)]

@@ -1,18 +1,22 @@
 """Which factors carry the batch, and the data-parallel part of every op's place.
 
-The batch enters at inputs marked `dmlc.batch_dim` and follows the factor rules: a dim keeps a batch extent, the size of its leading
-part that counts samples (a merged (batch sequence) dim has the batch's size as its extent).
+The batch enters at inputs marked `dmlc.batch_dim` (and at sources so marked) and follows the factor rules: a dim keeps a batch extent, the
+size of its leading part that counts samples (a merged (batch sequence) dim has the batch's size as its extent). In a training step the
+axes of the batch are the microbatches and the data axes; an op that mixes samples of different microbatches has no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Function, Op, Value
+from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import linear_of, rule_of
+from dmlc.ops.base import linear_of, rule_of, strategies_of
 from dmlc.ops.place import Place, illegal, states
 
 Extents = dict[int, int]  # dim -> size of its leading batch part
@@ -30,8 +34,7 @@ def batch_of(function: Function) -> Batch:
     extents: dict[Value, Extents] = {}
     factors: dict[Op, tuple[str, ...]] = {}
     for arg in function.args:
-        dim = arg.attrs.get("dmlc.batch_dim")
-        extents[arg] = {dim: int(arg.shape[dim])} if dim is not None and arg.tensor.rank > dim else {}
+        extents[arg] = _marked(arg, arg.attrs)
     for op in function.body:
         if op.regions or op.name == "func.return":
             extents.update({r: {} for r in op.results})
@@ -40,8 +43,13 @@ def batch_of(function: Function) -> Batch:
         found = _batch_factors(op, extents)
         factors[op] = tuple(found)
         for j, r in enumerate(op.results):
-            extents[r] = {d: e for d, fs in enumerate(rule.results[j]) if (e := _leading(fs, found)) > 1}
+            extents[r] = {d: e for d, fs in enumerate(rule.results[j]) if (e := _leading(fs, found)) > 1} or _marked(r, op.attrs)
     return Batch(extents, factors)
+
+
+def _marked(value: Value, attrs: Mapping[str, Any]) -> Extents:
+    dim = attrs.get("dmlc.batch_dim")
+    return {dim: int(value.shape[dim])} if dim is not None and value.tensor.rank > dim else {}
 
 
 def _batch_factors(op: Op, extents: dict[Value, Extents]) -> dict[str, int]:
@@ -68,43 +76,132 @@ def _leading(factors: Sequence[str], found: dict[str, int]) -> int:
     return extent
 
 
+# ---------------------------------------------------------------- places
+
+
 def data_places(function: Function, mesh: Mesh, axes: tuple[str, ...], batch: Batch) -> tuple[dict[Op, Place], dict[Value, Sharding]]:
-    """The part of every op's place that concerns the data axes, going forward from the inputs, and each value's resulting sharding.
+    """The part of every op's place that concerns the axes of the batch, going forward from the inputs, and each value's resulting sharding.
 
-    An op follows its operands: split where one of them is, by a linear set where they are unreduced sums, else replicated.
+    An op follows its operands: split where one of them is, by a strategy for a whole factor, by a linear set where they are unreduced
+    sums, else replicated. What is made from no split operand is then split as its users want it, going backward. Ops of the update
+    phase are left out: they follow the storage of the parameters (`dmlc.planner.update`).
     """
-    natural: dict[Value, Sharding] = {}
-    places: dict[Op, Place] = {}
-    for arg in function.args:
-        dims: list[tuple[str, ...]] = [()] * arg.tensor.rank
-        for d in batch.extents[arg]:
-            dims[d] = axes
-        natural[arg] = mesh.sharding(dims, shape=arg.shape)
-    for op in function.body:
-        if op.name == "func.return":
-            continue
+    return DataPlaces(function, mesh, axes, batch).run()
+
+
+class DataPlaces:
+    def __init__(self, function: Function, mesh: Mesh, axes: tuple[str, ...], batch: Batch):
+        self.function, self.mesh, self.axes, self.batch = function, mesh, axes, batch
+        self.natural: dict[Value, Sharding] = {}
+        self.places: dict[Op, Place] = {}
+
+    def run(self) -> tuple[dict[Op, Place], dict[Value, Sharding]]:
+        for arg in self.function.args:
+            dims: list[tuple[str, ...]] = [()] * arg.tensor.rank
+            for d in self.batch.extents[arg]:
+                dims[d] = self.axes
+            self.natural[arg] = self.mesh.sharding(dims, shape=arg.shape)
+        for op in self.function.body:
+            self._forward(op)
+        if self.mesh.axes.sequential:
+            for op in reversed(list(self.places)):
+                self._backward(op)
+            for op in self.places:
+                self._refuse_mixing(op)
+        return self.places, self.natural
+
+    def _forward(self, op: Op) -> None:
+        if op.name == "func.return" or op.attrs.get("dmlc.phase") == "update":
+            return
         if op.regions:
-            natural.update({r: mesh.replicated(r.tensor.rank) for r in op.results})
-            continue
-        places[op] = _follow(op, mesh, axes, natural, batch.factors[op]) if axes else Place()
-        for r, s in zip(op.results, states(mesh, op, places[op])[1]):
-            natural[r] = s
-    return places, natural
+            self.natural.update({r: self.mesh.replicated(r.tensor.rank) for r in op.results})
+            return
+        self._set(op, self._follow(op) if self.axes else Place())
 
+    def _set(self, op: Op, place: Place) -> None:
+        self.places[op] = place
+        self.natural.update(zip(op.results, states(self.mesh, op, place)[1]))
 
-def _follow(op: Op, mesh: Mesh, axes: tuple[str, ...], natural: dict[Value, Sharding], batch_factors: tuple[str, ...]) -> Place:
-    rule = rule_of(op)
-    for i, v in enumerate(op.operands):
-        for d, split in enumerate(natural[v].dims):
-            if not split or not rule.operands[i][d]:
-                continue
-            factor = rule.operands[i][d][0]
-            place = Place.make({factor: axes})
-            if factor in batch_factors and illegal(mesh, op, place) is None:
+    # -------------------------------------------------- forward
+
+    def _follow(self, op: Op) -> Place:
+        if op.name == "dmlc.gradient":
+            return Place()  # complete here
+        split = self._split_factors(op)
+        for factor, grain in split:
+            place = Place.make({factor: self.axes}, grains={factor: grain})
+            if factor in self.batch.factors[op] and illegal(self.mesh, op, place) is None:
                 return place
-    unreduced = [i for i, v in enumerate(op.operands) if natural[v].unreduced]
-    sums = all(combiner == "sum" for v in op.operands for _, combiner in natural[v].unreduced)
-    for s, members in enumerate(linear_of(op)):
-        if sums and unreduced and set(unreduced) <= members and all(i in unreduced for i in members):
-            return Place.make(linear=dict.fromkeys(axes, s))
-    return Place()
+        chosen = self._strategy(op)
+        return chosen if chosen is not None else self._linear(op)
+
+    def _split_factors(self, op: Op) -> list[tuple[str, int]]:
+        """Major factors of the operands' split dims, each with the grain it is split in."""
+        rule, found = rule_of(op), []
+        for i, v in enumerate(op.operands):
+            for d, split in enumerate(self.natural[v].dims):
+                fs = rule.operands[i][d]
+                if split and fs:
+                    minor = math.prod(int(rule.sizes[f]) for f in fs[1:])
+                    grain = self.natural[v].grain(d)
+                    found.append((fs[0], grain // minor if grain % minor == 0 else 1))
+        marked = op.attrs.get("dmlc.batch_dim")
+        if marked is not None and not found:
+            found.append((rule_of(op).results[0][marked][0], 1))
+        return found
+
+    def _strategy(self, op: Op) -> Place | None:
+        """A strategy that takes the operands split as they are: statistics over the batch."""
+        if not any(any(self.natural[v].dims) for v in op.operands) and not any(s.sequential_only for s in strategies_of(op)):
+            return None
+        for s in strategies_of(op):
+            if s.batch and all(entry is None or (isinstance(entry, int) and self.natural[v].dims[entry]) for v, entry in zip(op.operands, s.operands)):
+                axes = tuple(a for a in self.axes if a in self.mesh.axes.sequential) if s.sequential_only else self.axes
+                place = Place.make(strategy=(s.name, axes))
+                if axes and illegal(self.mesh, op, place) is None:
+                    return place
+        return None
+
+    def _linear(self, op: Op) -> Place:
+        natural = self.natural
+        unreduced = [i for i, v in enumerate(op.operands) if natural[v].unreduced]
+        sums = all(combiner == "sum" for v in op.operands for _, combiner in natural[v].unreduced)
+        axes = {tuple(a for a, _ in natural[op.operands[i]].unreduced) for i in unreduced}
+        for s, members in enumerate(linear_of(op)):
+            if sums and len(axes) == 1 and set(unreduced) <= members and all(i in unreduced for i in members):
+                return Place.make(linear=dict.fromkeys(next(iter(axes)), s))
+        return Place()
+
+    # -------------------------------------------------- backward
+
+    def _backward(self, op: Op) -> None:
+        """An op whose result is whole but wanted in parts by everybody makes the parts."""
+        if not self.places[op].is_trivial or len(op.results) != 1 or self.natural[op.result].unreduced:
+            return
+        wanted = {self._asked(user, index) for user, index in op.result.uses}
+        if len(wanted) != 1 or (target := next(iter(wanted))) is None or not any(target.dims):
+            return
+        rule = rule_of(op)
+        factors = {rule.results[0][d][0]: target.grain(d) for d, split in enumerate(target.dims) if split and rule.results[0][d]}
+        minor = {f: math.prod(int(rule.sizes[m]) for m in fs[1:]) for fs in rule.results[0] if fs for f in fs[:1]}
+        place = Place.make(dict.fromkeys(factors, self.axes), grains={f: g // minor[f] if g % minor[f] == 0 else 1 for f, g in factors.items()})
+        if illegal(self.mesh, op, place) is None and states(self.mesh, op, place)[1][0].dims == target.dims:
+            self._set(op, place)
+
+    def _asked(self, user: Op, index: int) -> Sharding | None:
+        return states(self.mesh, user, self.places[user])[0][index] if user in self.places else None
+
+    def _refuse_mixing(self, op: Op) -> None:
+        """Samples of different microbatches are never in one place."""
+        sequential = set(self.mesh.axes.sequential)
+        for v, asked in zip(op.operands, states(self.mesh, op, self.places[op])[0]):
+            given = self.natural[v]
+            lost = {a for d in given.dims for a in d} - {a for d in asked.dims for a in d}
+            if lost & sequential:
+                raise MixedBatch(f"'{op.name}' needs samples of all microbatches at once ({rule_of(op)})", op.loc)
+            if any(a in sequential and c != "sum" for a, c in given.unreduced):
+                raise MixedBatch(f"'{op.name}' needs a {dict(given.unreduced)} over all microbatches, which only add up", op.loc)
+
+
+class MixedBatch(DmlcError):
+    """The batch cannot be cut into microbatches."""

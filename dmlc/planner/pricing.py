@@ -68,7 +68,7 @@ class Pricing:
             return None
         total, here, item = 0, source, BYTES[type_.dtype]
         for step in steps:
-            if step.kind == "slice":
+            if step.is_local(self.mesh):
                 total += self.local_bytes(type_, step.after) * 10**12 // self.cost.cluster.device.bandwidth + 1
             else:
                 size = step_bytes(self.mesh, here, step, type_.shape, item)
