@@ -1,0 +1,150 @@
+"""The simulated step: laws, loops against their unrolled form, what its memory is made of, and what peeling is for."""
+
+from __future__ import annotations
+
+import pytest
+from training_programs import perceptron_step
+
+import dmlc.ops  # noqa: F401
+from dmlc.cluster import Cluster
+from dmlc.cost import CostModel
+from dmlc.ir.core import Block, Module, Op
+from dmlc.passmanager import Context, PassManager, parse_pipeline
+from dmlc.simulate.engine import simulate_module
+from dmlc.simulate.liveness import block_liveness
+from dmlc.simulate.step import StepReport, simulate_step
+
+
+def report(module: Module) -> StepReport:
+    return simulate_step(module, CostModel(Cluster.of(module)))
+
+
+def scheduled(module: Module) -> Module:
+    PassManager(parse_pipeline("cse,dce,schedule")).run(module, Context())
+    return module
+
+
+def unrolled(block: Block) -> None:
+    """Every loop of the block written out: a copy of the body an iteration (the sums are left out: they cost nothing in the loop)."""
+    for op in block:
+        if op.name == "dmlc.microbatch":
+            copies = [_copy_before(op) for _ in range(op.attrs["count"])]
+            op.replace(copies[-1])
+        elif op.name == "dmlc.copy":  # stands for a mask: no work here
+            op.replace([op.operands[0]])
+
+
+def _copy_before(loop: Op) -> list:
+    mapping = {loop.region.block.args[0]: loop.parent.region.block.ops[0].results[0]}
+    for inner in loop.region.block.ops[:-1]:
+        loop.block.insert_before(loop, inner.clone(mapping))
+    return [mapping[v] for v in loop.region.block.terminator.operands]
+
+
+@pytest.mark.parametrize("peel", [False, True])
+@pytest.mark.parametrize("width", [16, 512])
+def test_bounds(peel: bool, width: int) -> None:
+    found = report(scheduled(perceptron_step(width=width, peel=peel)))
+    assert found.time >= max(found.computation, *found.streams.values()) > 0
+    assert found.exposed == found.time - found.computation >= 0
+    assert found.communication == sum(found.streams.values()) == sum(t.time for t in found.traffic.values())
+    assert 0 <= found.exposed_share <= 1
+
+
+def test_a_program_without_loops_takes_what_the_engine_says() -> None:
+    module = scheduled(perceptron_step(count=2))
+    loop = next(op for op in module.main.ops() if op.name == "dmlc.microbatch")
+    assert loop.attrs["count"] == 1
+    unrolled(module.main.body)
+    found, engine = report(module), simulate_module(module, CostModel(Cluster.of(module)))
+    assert (found.time, found.computation, found.peak) == (engine.makespan, engine.busy["compute"], engine.peak)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["idle", "busy"])
+def test_a_loop_takes_as_long_as_its_iterations(before: bool) -> None:
+    """Also where a collective is in flight when the loop begins and the body communicates."""
+    modules = [perceptron_step(count=6, width=256, peel=False) for _ in range(2)]
+    for module in modules:
+        for op in module.main.ops():
+            if op.name == "dmlc.copy":
+                op.replace([op.operands[0]])
+        _communicate_in_loop(module, before)
+    unrolled(modules[1].main.body)
+    looped, written_out = map(report, modules)
+    assert (looped.time, looped.computation, looped.streams, looped.traffic) == (
+        written_out.time,
+        written_out.computation,
+        written_out.streams,
+        written_out.traffic,
+    )
+
+
+def _communicate_in_loop(module: Module, before: bool) -> None:
+    """Move the reduction of the first gradient into the loop; with `before`, start a large one in front of it."""
+    main = module.main
+    loop = next(op for op in main.ops() if op.name == "dmlc.microbatch")
+    reduction = next(op for op in main.ops() if op.name == "comm.all_reduce")
+    last = loop.region.block.terminator
+    inner = Op("comm.all_reduce", [last.operands[0]], [reduction.results[0].type], dict(reduction.attrs))
+    loop.region.block.insert_before(last, inner)
+    last.set_operand(0, inner.results[0])
+    if before:
+        from dmlc.ir.types import FutureType
+
+        weight = next(a for a in main.args if a.name == "w0")
+        start = Op("comm.all_reduce_start", [weight] * 40, [FutureType((weight.type,) * 40)], dict(reduction.attrs))
+        main.body.insert_before(loop, start)
+        main.body.insert_before(main.body.terminator, Op("comm.wait", start.results, [weight.type] * 40))
+
+
+def test_more_bytes_are_never_faster() -> None:
+    for peel in (False, True):
+        times = [report(scheduled(perceptron_step(width=width, peel=peel))).time for width in (16, 32, 64, 128, 256)]
+        assert times == sorted(times)
+        written = [report(perceptron_step(width=width, peel=peel)).time for width in (16, 64, 256)]
+        assert written == sorted(set(written))
+
+
+def test_more_iterations_take_more_time_and_the_same_traffic() -> None:
+    few, many = (report(perceptron_step(count=count, peel=False)) for count in (2, 64))
+    assert many.time > few.time and many.traffic == few.traffic
+    assert (many.computation - few.computation) % 62 == 0
+
+
+def test_the_last_iteration_peeled_hides_the_gradients_reduction() -> None:
+    """8 layers of 1024 on a network: in one loop every reduction waits for the last microbatch; peeled they run beside its backward pass."""
+    kept, peeled = (report(scheduled(perceptron_step(8, 1024, 8192, 4, peel, ranks=16))) for peel in (False, True))
+    assert kept.traffic["all_reduce"].bytes == peeled.traffic["all_reduce"].bytes
+    assert peeled.time < kept.time
+    assert kept.exposed_share > 0.6 and peeled.exposed_share < 0.25
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_the_peak_is_the_liveness_functions_and_adds_up() -> None:
+    for peel in (False, True):
+        module = scheduled(perceptron_step(peel=peel))
+        found = report(module)
+        assert found.peak == sum(found.memory.values()) == block_liveness(module.main.body).peak
+
+
+def test_memory_by_category() -> None:
+    """4 weights of 64 x 64 in f32; momentum as large; at the backward pass of the peeled iteration all accumulators are there."""
+    size = 4 * 64 * 64 * 4
+    found = report(perceptron_step(4, 64, rows=512))
+    assert found.memory["parameters"] == size
+    assert found.memory["states"] == size
+    assert size <= found.memory["gradients"] <= 2 * size
+    assert found.memory["activations"] >= 4 * 512 * 64 * 4  # every layer's output is kept for its backward pass
+    assert found.memory["other"] >= 4 * 512 * 64 * 4  # the input of all microbatches
+
+
+def test_memory_of_a_loop_counts_its_body_once() -> None:
+    few, many = (report(perceptron_step(4, 64, 512, count, peel=False)).memory for count in (4, 8))
+    assert many["activations"] == few["activations"] > 0
+    assert many["other"] - few["other"] == 4 * 512 * 64 * 4
+
+
+def test_the_report_is_the_same_each_time() -> None:
+    assert report(scheduled(perceptron_step())) == report(scheduled(perceptron_step()))
