@@ -19,7 +19,7 @@ from dmlc.ir.parser import parse_module
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of
 from dmlc.ops.place import share
-from dmlc.passes.plan import decide, programme
+from dmlc.planner.search import decide, programme
 from dmlc.planner.batch import batch_of
 from dmlc.planner.candidates import Candidate
 from dmlc.planner.classes import Classes

@@ -42,7 +42,7 @@ class Solution:
 
     places: dict[Op, Candidate]
     storage: dict[BlockArgument, Sharding]
-    results: list[Sharding]
+    results: list[Sharding | None]  # None: made by the optimizer's part
     objective: float
     bound: float
     variables: int
@@ -58,7 +58,8 @@ class Solution:
 class Program:
     """Builds and solves the programme for one function, mesh and set of candidates."""
 
-    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds, classes: Classes):
+    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds, classes: Classes, copies: dict[BlockArgument, float] | None = None):
+        self.copies = copies or {}
         self.function, self.mesh, self.pricing, self.options, self.inputs, self.bounds = function, mesh, pricing, options, inputs, bounds
         self.classes = classes
         self.costs: list[float] = []
@@ -97,7 +98,7 @@ class Program:
         for op, options in self.options.items():
             self._op(op, options)
         for i, value in enumerate(self.function.results):
-            self._result(i, value)
+            self._result(i, value) if value.op is None or value.op in self.options or value.op.regions else self.final.append({})
         for arg in self.function.args:
             self._argument(arg)
         for value, consumers in self.asked.items():
@@ -141,6 +142,8 @@ class Program:
             return
         if arg in self.inputs:
             states = {self.inputs[arg]: 0.0}
+        elif "dmlc.storage" in arg.attrs:
+            states = {arg.attrs["dmlc.storage"]: 0.0}
         else:
             wanted = [s for consumer in self.asked.get(arg, {}).values() for s in consumer if not s.unreduced]
             states = {s: 1e-3 * self.classes.count[arg] * self._held(arg, s) for s in dict.fromkeys([self.mesh.replicated(arg.tensor.rank), *wanted])}
@@ -203,12 +206,12 @@ class Program:
 
     def _memory_sums(self) -> list[list[tuple[int, float]]]:
         """Bytes a rank holds, one sum for each position where much is live."""
-        held = [(y, float(self.classes.count[a] * self.pricing.local_bytes(a.tensor, s))) for a, states in self.resting.items() for s, y in states.items()]
+        held = [(y, self.copies.get(a, 1.0) * self.classes.count[a] * self.pricing.local_bytes(a.tensor, s)) for a, states in self.resting.items() for s, y in states.items()]
         sums = []
         for live in peak_points(self.function):
             terms = list(held)
             for value, n in Counter(self.classes.value(v) for v in live).items():
-                for s, variables in self.source[value].items():
+                for s, variables in self.source.get(value, {}).items():
                     terms += [(x, float(n * self.pricing.local_bytes(value.tensor, s))) for x in variables]
             sums.append(terms)
         return [terms for terms in sums or [held] if terms]
@@ -264,7 +267,7 @@ class Program:
         return Solution(
             {op: options[picked[self.classes.op(op)]] for op, options in self.options.items()},
             {arg: best(self.resting[self.classes.value(arg)]) for arg in self.function.args},  # type: ignore[index]
-            [best(states) for states in self.final],
+            [best(states) if states else None for states in self.final],
             objective - dear,
             min(bound - dear, objective - dear),
             len(self.costs),

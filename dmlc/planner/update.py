@@ -48,15 +48,14 @@ def place_update(function: Function, mesh: Mesh, storage: dict[BlockArgument, Sh
     update = Update({}, {}, dict(storage), dict(natural))
     for op in gradient_ops(function):
         _gradient(op, mesh, update, zero)
-    slots = {a.attrs["dmlc.of"]: a for a in function.args if "dmlc.of" in a.attrs}
     split = {op.operands[1].name: update.gradients[op].storage for op in gradient_ops(function)}  # type: ignore[union-attr]
     shapes = {a.name: a.shape for a in function.args}
-    for arg in function.args if slots else ():
+    for arg in function.args:
         owner = arg.attrs.get("dmlc.of")
         if owner in split and arg.shape == shapes[owner]:
             update.storage[arg] = split[owner]
-    for arg in function.args:
-        update.natural[arg] = update.storage.get(arg) or natural.get(arg) or mesh.replicated(arg.tensor.rank)
+    for arg in function.args:  # the update reads a parameter as its state lies, wherever it rests
+        update.natural[arg] = split.get(arg.name) or update.storage.get(arg) or natural.get(arg) or mesh.replicated(arg.tensor.rank)
     for op in update_ops(function):
         place = _follow(op, mesh, update.natural)
         update.places[op] = place
