@@ -93,7 +93,8 @@ class Arguments:
             raise DmlcError(f"no value for the input %{arg.name}")
         else:
             found = seeded(arg.name, type_, role, self.seed).to(DTYPES[dtype])
-        if tuple(found.shape) != tuple(type_.shape):
+        free = 1 if "dmlc.micro" in arg.attrs else 0  # any number of microbatches
+        if tuple(found.shape[free:]) != tuple(type_.shape[free:]) or found.ndim != type_.rank:
             raise DmlcError(f"%{arg.name} is a {type_}, but the value given has shape {tuple(found.shape)}")
         return found
 

@@ -25,6 +25,7 @@ class Exchange:
         self._open: dict[tuple[Any, int], dict[int, Posted]] = {}
         self._mail: dict[tuple[int, int, int], list[Posted]] = {}
         self._receivers: dict[tuple[int, int, int], list[Posted]] = {}
+        self._begun: list[list[Posted]] = []  # complete collectives that some member does not wait for yet
 
     def post(self, posted: Posted) -> bool:
         """Take a rank's request; True when anything was completed by it. A request posted before is only looked at."""
@@ -80,6 +81,7 @@ class Exchange:
         ordered = [here[r] for r in group]
         for index, member in enumerate(ordered):
             member.results = [self._result(ordered, index, i) for i in range(len(member.operands))]
+        self._begun = [members for members in [*self._begun, ordered] if not all(m.waits for m in members)]
         return True
 
     def _result(self, members: list[Posted], index: int, i: int) -> torch.Tensor:
@@ -139,11 +141,20 @@ class Exchange:
         """What ranks have begun and nobody took up when all have finished: a started collective, a message without receiver."""
         if self._open:
             return self.stuck([], list(range(self.mesh.devices)))
+        for members in self._begun:
+            if (forgotten := next((m for m in members if not m.waits), None)) is not None:
+                return _never_waited(forgotten, members)
         for (sender, receiver, tag), mail in self._mail.items():
             if mail:
                 loc = mail[0].op.loc
                 return DmlcError(f"rank {receiver} never receives a message that rank {sender} sends with tag {tag}", loc)
         return None
+
+
+def _never_waited(forgotten: Posted, members: list[Posted]) -> DmlcError:
+    loc = forgotten.op.loc
+    notes = [f"rank {m.rank} waits for it in '{m.waiter.name}' [{m.waiter.id}] at {m.waiter.loc}" for m in members if m.waiter is not None]
+    return DmlcError(f"rank {forgotten.rank} begins '{forgotten.op.name}' [{forgotten.op.id}] and never waits for it", loc, tuple(notes[:1]))
 
 
 def _check_match(a: Posted, b: Posted) -> None:

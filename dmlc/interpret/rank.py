@@ -30,6 +30,7 @@ class Posted:
     results: Tensors | None = None
     waits: int = 0
     taken: bool = False
+    waiter: Op | None = None
 
 
 Step = Generator[Posted, None, Tensors]
@@ -61,20 +62,21 @@ class Rank:
         if op.name == "comm.axis_index":
             return [torch.tensor(self.coordinates[op.attrs["axis"]])]
         if op.name == "comm.wait":
-            return (yield from self._wait(operands[0]))
+            return (yield from self._wait(operands[0], op))
         if op.dialect == "comm":
             posted = Posted(op, self.rank, operands)
             yield posted
             if is_start(op):
                 return [posted]  # type: ignore[list-item]
-            return (yield from self._wait(posted))
+            return (yield from self._wait(posted, op))
         if op.name == "dmlc.shard_slice" and self.poison_pads:
             return [self._poisoned_slice(op, *operands)]
         results = evaluate(op, operands, self.promote)
         return results
 
-    def _wait(self, posted: Posted) -> Step:
+    def _wait(self, posted: Posted, op: Op) -> Step:
         posted.waits += 1
+        posted.waiter = op
         while posted.results is None:
             yield posted
         return posted.results

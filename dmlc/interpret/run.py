@@ -43,13 +43,30 @@ def run(
 
 def run_tensors(module: Module, inputs: Mapping[str, Any], seed: int = 0, promote: str | None = None, weights: Any = None, poison_pads: bool = False, watch: Any = None) -> dict[str, torch.Tensor]:
     """`run` with tensors as results."""
+    mesh, outputs = run_ranks(module, inputs, seed, promote, weights, poison_pads, watch)
+    return {result_name(module.main, i): joined(module.main, i, [o[i] for o in outputs], mesh) for i in range(len(module.main.results))}
+
+
+def run_ranks(
+    module: Module,
+    inputs: Mapping[str, Any],
+    seed: int = 0,
+    promote: str | None = None,
+    weights: Any = None,
+    poison_pads: bool = False,
+    watch: Any = None,
+    others: Mapping[int, Module] | None = None,
+) -> tuple[Mesh, list[list[torch.Tensor]]]:
+    """The mesh and what each rank returns. `others` gives ranks a program of their own, of the same arguments: that is an error to be found."""
     promotion: Promote = promoted if promote == "f64" else lambda d: d
     mesh = Mesh.of(module) if is_per_rank(module) else Mesh.make()
-    function = module.main
     arguments = Arguments(module, inputs, weights, seed, promotion)
-    ranks = [Rank(module, mesh, r, promotion, poison_pads, watch) for r in range(mesh.devices)]
-    outputs = _drive([r.block(function.body, _local_arguments(function, arguments, mesh, r, poison_pads), {}) for r in ranks], Exchange(mesh, poison_pads))
-    return {result_name(function, i): _joined(function, i, [o[i] for o in outputs], mesh) for i in range(len(function.results))}
+    generators = []
+    for r in range(mesh.devices):
+        own = (others or {}).get(r, module)
+        rank = Rank(own, mesh, r, promotion, poison_pads, watch)
+        generators.append(rank.block(own.main.body, _local_arguments(own.main, arguments, mesh, rank, poison_pads), {}))
+    return mesh, _drive(generators, Exchange(mesh, poison_pads))
 
 
 def _local_arguments(function: Function, arguments: Arguments, mesh: Mesh, rank: Rank, poison_pads: bool) -> list[torch.Tensor]:
@@ -63,7 +80,8 @@ def _local_arguments(function: Function, arguments: Arguments, mesh: Mesh, rank:
     return local
 
 
-def _joined(function: Function, index: int, parts: list[torch.Tensor], mesh: Mesh) -> torch.Tensor:
+def joined(function: Function, index: int, parts: list[torch.Tensor], mesh: Mesh) -> torch.Tensor:
+    """A result as one tensor, from the parts of all ranks."""
     attrs = function.result_attrs[index]
     held = dict(enumerate(parts))
     if "dmlc.stage" in attrs:  # the value lives on the ranks of one pipeline stage
