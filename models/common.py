@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import warnings
+from collections.abc import Iterator
 
 import torch
 
@@ -50,3 +54,16 @@ def quiet_transformers():
 
     transformers.logging.set_verbosity_error()
     return transformers
+
+
+@contextlib.contextmanager
+def without_notices() -> Iterator[None]:
+    """Silences what PyTorch's exporters say about packages that no builder uses."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
