@@ -2,7 +2,8 @@
 
 `dmlc.place` on each op says how it runs; the shardings of its operands and results follow. A value is brought into each sharding that
 is asked of it once, by the steps `dmlc.cost.reshard` gives. Operands with a reduced factor are masked where a rank holds padding,
-and so are operands used as indices. Everything that depends on the rank is a value: axis index, window, slice, mask.
+and so are operands used as indices. Everything that depends on the rank or the microbatch is a value: axis index, window, slice, mask.
+A training step is made with the microbatches as one more axis; `passes/_loops.py` then turns that axis into loops.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from dmlc.ir.types import TensorType
 from dmlc.ops.base import attribute, definition, index_of, rule_of
 from dmlc.ops.comm import delivered_types
 from dmlc.ops.place import Place, illegal, states, strategy_of
+from dmlc.passes._loops import SINK, form_loops
+from dmlc.passes._rank_values import Environment, RankValues, batch_size
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
-
-INDEX = TensorType((), "i64")
 
 
 @dataclass(frozen=True)
 class Partition(Pass):
+    """`peel`: take the last microbatch out of the loop where there is a data axis, so that gradients travel while it runs."""
+
+    peel: bool = True
     name = "partition"
     numerics = "reordered"
     requires = ("global",)
@@ -39,65 +43,9 @@ class Partition(Pass):
         if "dmlc.spmd" in module.attrs or module.mesh_op is None:
             context.remark(module.main.op, "declined: " + ("the program is a rank's already" if "dmlc.spmd" in module.attrs else "the module has no mesh"))
             return False
-        Partitioner(module).run()
+        Partitioner(module, self.peel).run()
         module.attrs["dmlc.spmd"] = None
         return True
-
-
-class RankValues:
-    """Axis indices and windows of this rank, each emitted once at its first use."""
-
-    def __init__(self, mesh: Mesh, block: Block, ids: IdPool):
-        self.mesh, self.ids = mesh, ids
-        self.b = Builder(block, None, ids)
-        self._known: dict[Any, Any] = {}
-
-    def constant(self, n: int) -> Value:
-        return self._once(("n", n), lambda: self._emit("dmlc.full", (), {"value": n}, [INDEX])[0])
-
-    def index(self, axis: str) -> Value:
-        return self._once(("axis", axis), lambda: self._emit("comm.axis_index", (), {"axis": axis}, [INDEX])[0])
-
-    def window(self, n: int, axes: Sequence[str], grain: int = 1) -> tuple[Value, Value]:
-        """Global start and valid count of this rank's part of a dim of n elements split by `axes`."""
-        if not axes:
-            return self.constant(0), self.constant(n)
-
-        def make() -> tuple[Value, Value]:
-            operands = [self.constant(n), *(self.index(a) for a in axes)]
-            counts = tuple(self.mesh.sizes[a] for a in axes)
-            return self._emit("dmlc.window", operands, {"counts": counts, "grain": grain}, [INDEX, INDEX])  # type: ignore[reportReturnType]
-
-        return self._once(("window", n, tuple(axes), grain), make)
-
-    def _emit(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: list[TensorType]) -> tuple[Value, ...]:
-        attrs["dmlc.id"] = self.ids.fresh("rank." + name.split(".")[-1])
-        return tuple(self.b.op(name, operands, attrs, types).results)
-
-    def _once(self, key: Any, make: Any) -> Any:
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
-
-
-class Environment:
-    """What a strategy's `emit` sees: the builder, its axes, windows over them, collectives over them, the results' local types."""
-
-    def __init__(self, partitioner: Partitioner, axes: tuple[str, ...], local_types: list[TensorType]):
-        self._partitioner, self.axes, self.local_types = partitioner, axes, local_types
-        self.mesh = partitioner.mesh
-        self.b = partitioner.b
-        self.ranks = self.mesh.extent(axes)
-
-    def window(self, n: int, grain: int = 1) -> tuple[Value, Value]:
-        return self._partitioner.rank_values.window(n, self.axes, grain)
-
-    def all_reduce(self, value: Value, combiner: str = "sum") -> Value:
-        return self.b.emit("comm.all_reduce", value, types=[value.type], tag="ar", axes=self.axes, combiner=combiner)
-
-    def all_gather(self, value: Value, dim: int, n: int, grain: int = 1) -> Value:
-        attrs = {"axes": self.axes, "dims": (dim,), "sizes": (n,), "grains": (grain,)}
-        return self.b.op("comm.all_gather", [value], attrs, delivered_types("comm.all_gather", attrs, [value.tensor], self.mesh), tag="ag").result
 
 
 class Versions:
@@ -111,18 +59,21 @@ class Versions:
 class Partitioner:
     """Rebuilds the body of `main` op by op. `b` emits at the end of the new block on behalf of the op at hand."""
 
-    def __init__(self, module: Module):
-        self.module, self.mesh = module, Mesh.of(module)
+    def __init__(self, module: Module, peel: bool = True):
+        self.module, self.mesh, self.peel = module, Mesh.of(module), peel
         self.function = module.main
         self.old = self.function.body
         self.block = Block()
         self.ids = IdPool(self.function)
         self.b = Builder(self.block, None, self.ids)
         self.rank_values = RankValues(self.mesh, self.block, self.ids)
+        self.special = {"dmlc.reshard": self._reshard, "dmlc.barrier": self._barrier, "dmlc.gradient": self._gradient, "dmlc.add_n": self._add_n}
         self.versions: dict[Value, Versions] = {}
 
     def run(self) -> None:
         self._arguments()
+        if self.mesh.axes.sequential:
+            self.rank_values.microbatches(batch_size(self.function, self.mesh))
         for op in self.old:
             with self.b.for_op(op):
                 self._return(op) if op is self.old.last else self._op(op)
@@ -130,7 +81,11 @@ class Partitioner:
         for op in region.op.walk() if region.op else ():
             op.operands = ()
         region.blocks = []
-        region.add_block(self.block)
+        region.add_block(self._looped() if self.mesh.axes.sequential else self.block)
+
+    def _looped(self) -> Block:
+        peel = self.peel and self.mesh.sizes.get("data", 1) > 1 and self.module.attrs.get("dmlc.mode") == "train"
+        return form_loops(self.block, self.mesh, self.ids, self.rank_values.count, peel)
 
     # -------------------------------------------------- signature
 
@@ -141,10 +96,25 @@ class Partitioner:
             sharding = attrs.get(key) or self.mesh.replicated(arg.tensor.rank)
             local = self.mesh.local_type(arg.tensor, sharding)
             attrs[key] = sharding
+            if any(a in self.mesh.axes.sequential for d in sharding.dims for a in d):
+                self.versions[arg] = Versions(arg.tensor, sharding, self._batch_argument(arg, attrs, sharding, local))
+                continue
             if local != arg.type:
                 attrs["dmlc.global"] = arg.shape
             new = self.block.add_arg(local, arg.name, attrs)
             self.versions[arg] = Versions(arg.tensor, sharding, new)
+
+    def _batch_argument(self, arg: BlockArgument, attrs: dict[str, Any], sharding: Sharding, local: TensorType) -> Value:
+        """An input comes as [microbatches, ...], each with this rank's rows; the program takes one of them at a time."""
+        count = self.mesh.extent(self.mesh.axes.sequential)
+        dims = ((), *(self.mesh.devices_of(d) for d in sharding.dims))
+        whole = tuple(n * self.mesh.extent(self.mesh.devices_of(d)) if d else n for n, d in zip(local.shape, sharding.dims))
+        attrs |= {"dmlc.sharding": Sharding(sharding.mesh, dims), "dmlc.global": (count, *whole), "dmlc.micro": None}
+        new = self.block.add_arg(local.with_shape((count, *local.shape)), arg.name, attrs)
+        index = self.rank_values.index(self.mesh.axes.sequential[0])
+        attrs_of = {"dim": 0, "size": 1, "dmlc.id": self.ids.fresh(f"{arg.name}.slice")}
+        one = self.b.op("dmlc.shard_slice", [new, index], attrs_of).result
+        return self.b.op("dmlc.reshape", [one], {"dmlc.id": self.ids.fresh(f"{arg.name}.microbatch")}, [local]).result
 
     def _return(self, op: Op) -> None:
         values = []
@@ -175,13 +145,15 @@ class Partitioner:
             for step in steps:
                 if step.after not in versions.forms:
                     versions.forms[step.after] = self._step(local, step)
+                    if step.kind == "comm.all_gather" and _regathered(value):
+                        versions.forms[step.after].op.attrs[SINK] = None  # type: ignore[union-attr]
                 local = versions.forms[step.after]
         return local
 
     def _bytes(self, versions: Versions, source: Sharding, steps: list[Step]) -> int:
         total, here = 0, source
         for step in steps:
-            if step.kind != "slice":
+            if not step.is_local(self.mesh):
                 total += step_bytes(self.mesh, here, step, versions.type.shape, 1)
             here = step.after
         return total
@@ -199,7 +171,7 @@ class Partitioner:
         """`local` with the padding of `dims` replaced by the identity."""
         for d in dims:
             axes, n, grain = sharding.dims[d], value.shape[d], sharding.grain(d)
-            if axes and not self.mesh.is_even(n, axes, grain):
+            if axes and (self.rank_values.is_batch(axes) or not self.mesh.is_even(n, axes, grain)):
                 _, valid = self.rank_values.window(n, axes, grain)
                 local = self.b.emit("dmlc.mask_pad", local, valid, tag="mask", dim=d, identity=identity)
         return local
@@ -209,10 +181,8 @@ class Partitioner:
     def _op(self, op: Op) -> None:
         if op.regions:
             return self._region_op(op)
-        if op.name == "dmlc.reshard":
-            target = op.attrs["to"]
-            self._bind(op.results[0], target, self.get(op.operands[0], target))
-            return None
+        if op.name in self.special:
+            return self.special[op.name](op)
         place = Place.from_attr(op.attrs.get("dmlc.place"))
         if (why := illegal(self.mesh, op, place)) is not None:
             called = f" ({op.attrs['dmlc.name']})" if "dmlc.name" in op.attrs else ""
@@ -223,7 +193,7 @@ class Partitioner:
         types = [self.mesh.local_type(r.tensor, s) for r, s in zip(op.results, given)]
         chosen = strategy_of(op, place)
         if chosen is not None:
-            made = list(chosen.emit(Environment(self, place.strategy[1], types), op, operands))  # type: ignore[index]
+            made = list(chosen.emit(Environment(self.b, self.rank_values, place.strategy[1], types), op, operands))  # type: ignore[index]
         else:
             made = list(self._local_op(op, place, operands, types, given).results)
         for result, sharding, local, type_ in zip(op.results, given, made, types, strict=True):
@@ -231,6 +201,47 @@ class Partitioner:
                 raise DmlcError(f"'{op.name}' gives {local.type} on a rank where {type_} is due", op.loc)
             self._bind(result, sharding, local)
         return None
+
+    # -------------------------------------------------- ops with a way of their own
+
+    def _reshard(self, op: Op) -> None:
+        self._bind(op.results[0], op.attrs["to"], self.get(op.operands[0], op.attrs["to"]))
+
+    def _barrier(self, op: Op) -> None:
+        """The value as it lies, held back until the trigger is there in some form."""
+        value, trigger = op.operands
+        natural = self.versions[value].natural
+        ready = next(iter(self.versions[trigger].forms.values()))
+        attrs = dict(op.attrs)
+        self._bind(op.results[0], natural, self.b.op(op.name, [self.get(value, natural), ready], attrs).result)
+
+    def _gradient(self, op: Op) -> None:
+        """Added up over microbatches as the accumulator lies, then brought to where the update wants it."""
+        value, natural = op.operands[0], self.versions[op.operands[0]].natural
+        complete = Sharding(natural.mesh, natural.dims, (), natural.grains)
+        self.get(value, op.attrs.get("dmlc.accumulate") or natural)
+        storage = op.attrs.get("dmlc.storage") or complete
+        self._bind(op.results[0], storage, self.get(value, storage))
+
+    def _add_n(self, op: Op) -> None:
+        """Scalars unreduced over the same axes are added first; then one reduction an axis, inner axes first."""
+        sums: dict[tuple[str, ...], list[Value]] = {}
+        for v in op.operands:
+            natural = self.versions[v].natural
+            done = self.mesh.sharding((), {a: c for a, c in natural.unreduced if a not in self.mesh.axes.sequential})
+            sums.setdefault(tuple(a for a, _ in done.unreduced), []).append(self.get(v, done))
+        while any(sums):
+            waiting = [axes for axes in sums if axes]
+            over = waiting[0] if len(waiting) == 1 else next((a,) for a in reversed(self.mesh.order) if any(a in axes for axes in waiting))
+            keys = [axes for axes in waiting if over[0] in axes]
+            totals = [self._total(op, sums.pop(k)) for k in keys]
+            made = self.b.op("comm.all_reduce", totals, {"axes": over, "combiner": "sum"}, [t.type for t in totals], tag="ar").results
+            for k, r in zip(keys, made):
+                sums.setdefault(tuple(a for a in k if a not in over), []).append(r)
+        self._bind(op.results[0], self.mesh.replicated(0), self._total(op, sums[()]))
+
+    def _total(self, op: Op, values: list[Value]) -> Value:
+        return values[0] if len(values) == 1 else self.b.op("dmlc.add_n", values, {"dmlc.phase": "update"}, tag="sum").result
 
     def _bind(self, result: OpResult | BlockArgument, sharding: Sharding, local: Value) -> None:
         self.versions[result] = Versions(result.tensor, sharding, local)
@@ -249,7 +260,7 @@ class Partitioner:
         d = definition(op)
         attrs = {k: v for k, v in op.attrs.items() if k != "dmlc.place"}
         if d.local is not None:
-            attrs.update(d.local(Environment(self, (), types), op, dict(place.factors)))
+            attrs.update(d.local(Environment(self.b, self.rank_values, (), types), op, dict(place.factors)))
         if d.starts and any(given[0].dims):
             operands = self._started(op, operands, given[0])
         return self.b.op(op.name, operands, attrs, types)
@@ -281,3 +292,8 @@ class Partitioner:
             self._bind(r, self.mesh.replicated(r.tensor.rank), mapping[r])
 
 
+def _regathered(value: Value) -> bool:
+    """Whether a parameter (or what a barrier makes of it) is gathered anew in every microbatch."""
+    while value.op is not None and value.op.name == "dmlc.barrier":
+        value = value.op.operands[0]
+    return isinstance(value, BlockArgument) and value.attrs.get("dmlc.regather") == "per-microbatch"
