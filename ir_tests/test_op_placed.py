@@ -55,6 +55,8 @@ def check(case: Case, mesh: Mesh, place: Place) -> None:
 def strategies() -> Iterator[Any]:
     for case in cases(lambda d: d.strategies is not None):
         for strategy in strategies_of(build(case)):
+            if strategy.sequential_only:
+                continue  # means something over microbatches alone: tested where the op is
             yield pytest.param(case, strategy, id=f"{case.id}-{strategy.name}")
 
 

@@ -238,20 +238,18 @@ def batch_norm(c: Call) -> Value | list[Value | None]:
     if "no_training" in name or not training:
         y = c.emit("batch_norm", x, weight, bias, c.value("running_mean"), c.value("running_var"), eps=float(c["eps"]))
         return y if name.startswith("batch_norm") else [y]
-    y, mean, variance = c.op("dmlc.batch_norm_train", x, weight, bias, eps=float(c["eps"])).results
-    if "functional" not in name:
+    tracks = "functional" in name
+    y, mean, variance = c.op("dmlc.batch_norm_train", x, weight, bias, eps=float(c["eps"]), **({"correction": 1} if tracks else {})).results
+    if not tracks:
         return y if name.startswith("batch_norm") else [y]
-    count = x.tensor.numel // max(x.shape[1], 1)
-    unbiased = c.emit("mul", variance, c.full(count / max(count - 1, 1), variance.dtype), label="unbiased")
-    updates = [_running(c, "running_mean", mean), _running(c, "running_var", unbiased)]
+    updates = [_running(c, "running_mean", mean), _running(c, "running_var", variance)]
     return [y, None, None, *updates]  # the saved statistics are the gradient's own business
 
 
 def _running(c: Call, name: str, new: Value) -> Value:
-    """(1 - momentum) old + momentum new."""
-    old, momentum = c.value(name), float(c["momentum"])
-    kept = c.emit("mul", old, c.full(1 - momentum, old.dtype), label="kept")
-    return c.emit("add", kept, c.emit("mul", new, c.full(momentum, old.dtype), label="added"), label=name)
+    """The statistic's buffer after this batch."""
+    old = c.value(name)
+    return c.emit("running_average", old, c.cast(new, old.dtype), momentum=float(c["momentum"]), label=name)
 
 
 @aten("glu")

@@ -51,18 +51,38 @@ def attention_mask_grad(g, q, k, v, mask, scale, causal, offset):
 # ---------------------------------------------------------------- normalisation
 
 
-def batch_norm_train(x, w, b, groups, eps):
-    """Batch normalisation by the statistics of each of `groups` parts of the batch (or of all): y, mean, biased variance."""
-    count = groups or 1
-    parts = x.reshape(count, x.shape[0] // count, *x.shape[1:])
+def batch_norm_train(x, w, b, groups, eps, correction):
+    """Batch normalisation by the statistics of each of `groups` parts of the batch (or of all): y, mean, variance."""
+    parts, dims, cells = batch_parts(x, groups)
+    mean = parts.mean(dims, keepdim=True)
+    var = (parts - mean).square().mean(dims, keepdim=True)
+    side = (-1,) + (1,) * (x.dim() - 2)
+    y = (parts - mean) * torch.rsqrt(var + eps) * w.reshape(side) + b.reshape(side)
+    stats = (x.shape[1],) if groups is None else (groups, x.shape[1])
+    var = var * (cells / max(cells - correction, 1))
+    return y.to(x.dtype).reshape(x.shape), mean.to(x.dtype).reshape(stats), var.to(x.dtype).reshape(stats)
+
+
+def batch_norm_grad(x, w, mean, var, g, groups, eps, correction):
+    """Gradients of `batch_norm_train` through y, in x, weight and bias."""
+    parts, dims, cells = batch_parts(x, groups)
+    dy, _, _ = batch_parts(g, groups)
+    kept = [1 if d in dims else n for d, n in enumerate(parts.shape)]
+    side = (-1,) + (1,) * (x.dim() - 2)
+    rstd = torch.rsqrt(var.to(parts.dtype).reshape(kept) * (max(cells - correction, 1) / max(cells, 1)) + eps)
+    y = (parts - mean.to(parts.dtype).reshape(kept)) * rstd
+    gw = dy * w.reshape(side)
+    dx = (gw - gw.mean(dims, keepdim=True) - y * (gw * y).mean(dims, keepdim=True)) * rstd
+    dw, db = ((t.sum(dims).sum(0)).to(w.dtype) for t in (dy * y, dy))
+    return dx.to(x.dtype).reshape(x.shape), dw, db
+
+
+def batch_parts(x, groups):
+    """The batch as [groups, n, c, ...] in a dtype to sum in, the dims of a part but the channels, and how many values they hold."""
+    parts = x.reshape(groups or 1, x.shape[0] // (groups or 1), *x.shape[1:])
     dims = [1, *range(3, parts.dim())]
     wide = parts.float() if x.dtype in (torch.float16, torch.bfloat16) else parts
-    mean = wide.mean(dims, keepdim=True)
-    var = (wide - mean).square().mean(dims, keepdim=True)
-    side = (-1,) + (1,) * (x.dim() - 2)
-    y = (wide - mean) * torch.rsqrt(var + eps) * w.reshape(side) + b.reshape(side)
-    stats = (x.shape[1],) if groups is None else (groups, x.shape[1])
-    return y.to(x.dtype).reshape(x.shape), mean.to(x.dtype).reshape(stats), var.to(x.dtype).reshape(stats)
+    return wide, dims, math.prod(parts.shape[d] for d in dims)
 
 
 def channel_windows(x, low, high):

@@ -1,4 +1,4 @@
-"""Normalisation of images [n, c, s...]: by group, by batch, across neighbouring channels."""
+"""Normalisation of images [n, c, s...]: by group, by given statistics, across neighbouring channels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
-from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
-from dmlc.ops import strategies
 from dmlc.ops.base import REQUIRED, InferError, Sample, attribute
 from dmlc.ops.emit import cast, f32, reshaped, spread, wide
-from dmlc.ops.norm import Norm, mean, standardised, standardised_grad
+from dmlc.ops.norm import Norm, standardised, standardised_grad
 from dmlc.ops.rule import Rule
 from dmlc.ops.sized import sized_rule
 from dmlc.ops.terms import Term
@@ -21,19 +19,19 @@ if TYPE_CHECKING:
     from dmlc.ir.builder import Builder
 
 
-def _vectors(name: str, types: list[TensorType], count: int) -> None:
+def vectors(name: str, types: list[TensorType], count: int) -> None:
     """x and `count` vectors of its channels."""
     x = types[0]
     if len(types) != count + 1 or x.rank < 2 or any(t.shape != x.shape[1:2] for t in types[1:]):
         raise InferError(f"'{name}' takes x and {count} vectors of its {x.shape[1] if x.rank > 1 else 0} channels, not ({', '.join(map(str, types))})")
 
 
-def _along(b: Builder, v: Value, rank: int) -> Term:
+def along(b: Builder, v: Value, rank: int) -> Term:
     """A channel vector, ready to broadcast against images."""
     return Term(b, wide(b, spread(b, v, 1, rank)))
 
 
-def _per_channel(b: Builder, term: Term, to: Value) -> Value:
+def per_channel(b: Builder, term: Term, to: Value) -> Value:
     """Sum of an image over all but the channels."""
     dims = tuple(d for d in range(len(term.value.shape)) if d != 1)
     return cast(b, term.reduce_sum(dims=dims).value, to.dtype)
@@ -58,7 +56,7 @@ class GroupNorm(Norm):
 
     @staticmethod
     def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
-        _vectors("dmlc.group_norm", types, 2)
+        vectors("dmlc.group_norm", types, 2)
         if attrs["groups"] < 1 or types[0].shape[1] % attrs["groups"] != 0:
             raise InferError(f"'dmlc.group_norm': {types[0].shape[1]} channels do not split into {attrs['groups']} groups")
         return [types[0]]
@@ -67,7 +65,7 @@ class GroupNorm(Norm):
     def decompose(b: Builder, op: Op) -> list[Value]:
         y, _ = standardised(_grouped(b, op, op.operands[0]), _group_dims(op), attribute(op, "eps"))
         rank = len(op.result.shape)
-        w, shift = (_along(b, v, rank) for v in op.operands[1:])
+        w, shift = (along(b, v, rank) for v in op.operands[1:])
         return [cast(b, (Term(b, reshaped(b, y.value, op.result.shape)) * w + shift).value, op.result.dtype)]
 
     @staticmethod
@@ -75,10 +73,10 @@ class GroupNorm(Norm):
         x, w, shift = op.operands
         g = Term(b, wide(b, grads[0]))
         y, rstd = standardised(_grouped(b, op, x), _group_dims(op), attribute(op, "eps"))
-        gw = _grouped(b, op, (g * _along(b, w, len(x.shape))).value)
+        gw = _grouped(b, op, (g * along(b, w, len(x.shape))).value)
         dx = reshaped(b, standardised_grad(gw, y, rstd, _group_dims(op)).value, x.shape)
         plain = Term(b, reshaped(b, y.value, x.shape))
-        return [cast(b, dx, x.dtype), _per_channel(b, g * plain, w), _per_channel(b, g, shift)]
+        return [cast(b, dx, x.dtype), per_channel(b, g * plain, w), per_channel(b, g, shift)]
 
     @staticmethod
     def samples() -> list[Sample]:
@@ -111,133 +109,30 @@ class BatchNorm(Norm):
 
     @staticmethod
     def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
-        _vectors("dmlc.batch_norm", types, 4)
+        vectors("dmlc.batch_norm", types, 4)
         return [types[0]]
 
     @staticmethod
     def decompose(b: Builder, op: Op) -> list[Value]:
-        x, w, shift, centre, var = (_along(b, v, len(op.result.shape)) if i else Term(b, wide(b, v)) for i, v in enumerate(op.operands))
+        x, w, shift, centre, var = (along(b, v, len(op.result.shape)) if i else Term(b, wide(b, v)) for i, v in enumerate(op.operands))
         return [cast(b, ((x - centre) * (var + attribute(op, "eps")).rsqrt() * w + shift).value, op.result.dtype)]
 
     @staticmethod
     def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
         rank = len(op.result.shape)
         x, g = Term(b, wide(b, op.operands[0])), Term(b, wide(b, grads[0]))
-        w, _, centre, var = (_along(b, v, rank) for v in op.operands[1:])
+        w, _, centre, var = (along(b, v, rank) for v in op.operands[1:])
         rstd = (var + attribute(op, "eps")).rsqrt()
         dx, y = g * w * rstd, (x - centre) * rstd
         dvar = dx * y * rstd * -0.5
         terms = [g * y, g, -dx, dvar]
-        return [cast(b, dx.value, op.result.dtype), *(_per_channel(b, t, v) for t, v in zip(terms, op.operands[1:]))]
+        return [cast(b, dx.value, op.result.dtype), *(per_channel(b, t, v) for t, v in zip(terms, op.operands[1:]))]
 
     @staticmethod
     def samples() -> list[Sample]:
         positive = AttrDict({"4": lambda rng, shape, dtype: rng.uniform(0.2, 3.0, shape)})
         shapes = ((2, 3, 5, 4), (4, 3), (2, 3, 5), (1, 1, 1, 1), (0, 2, 3))
         return [Sample((f32(*s), *[f32(s[1])] * 4), AttrDict(eps=1e-5), values=positive) for s in shapes]
-
-
-class BatchNormTrain(Norm):
-    """Batch normalisation by the batch's own statistics: x, weight, bias give y, mean and biased variance.
-
-    With `groups` the batch is cut into that many equal parts with statistics of their own, [groups, c]: what "the batch" is does not
-    depend on how a program is split.
-    """
-
-    name = "dmlc.batch_norm_train"
-    attributes = {"eps": REQUIRED, "groups": None}
-    results = 3
-    torch = "batch_norm_train({0}, {1}, {2}, {groups}, {eps})"
-    strategies = strategies.synchronised_batch_norm
-
-    @staticmethod
-    def rule(op: Any) -> str | Rule:
-        groups = attribute(op, "groups")
-        rest = names("s", len(op.operands[0].shape) - 2, "!")
-        if groups is None:
-            return f"n! c {rest}, c, c -> n! c {rest}, c, c"
-        return sized_rule(op, f"(g n!) c {rest}, c, c -> (g n!) c {rest}, g c, g c", g=groups)
-
-    @staticmethod
-    def local(env: Any, op: Op, axes: Any) -> dict[str, Any]:
-        """Groups may be split with the batch."""
-        groups = attribute(op, "groups")
-        return {"groups": env.local_types[0].shape[0] * groups // op.results[0].shape[0]} if groups is not None else {}
-
-    @staticmethod
-    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
-        _vectors("dmlc.batch_norm_train", types, 2)
-        x, groups = types[0], attrs["groups"]
-        if groups is not None and (groups < 1 or x.shape[0] % groups != 0):
-            raise InferError(f"'dmlc.batch_norm_train': a batch of {x.shape[0]} does not split into {groups} groups")
-        stats = x.with_shape((x.shape[1],) if groups is None else (groups, x.shape[1]))
-        return [x, stats, stats]
-
-    @classmethod
-    def check(cls, op: Op) -> None:
-        super().check(op)
-        if len(op.results) != 3:
-            raise DmlcError(f"'{op.name}' has three results: y, mean and variance", op.loc)
-
-    @staticmethod
-    def decompose(b: Builder, op: Op) -> list[Value]:
-        x, dims = _parts(b, op, op.operands[0]), _part_dims(op)
-        centre = mean(x, dims)
-        var = mean((x - centre) * (x - centre), dims)
-        w, shift = (_along(b, v, len(op.results[0].shape)) for v in op.operands[1:])
-        y = Term(b, reshaped(b, ((x - centre) * (var + attribute(op, "eps")).rsqrt()).value, op.results[0].shape))
-        stats = [reshaped(b, cast(b, t.value, r.dtype), r.shape) for t, r in zip((centre, var), op.results[1:])]
-        return [cast(b, (y * w + shift).value, op.results[0].dtype), *stats]
-
-    @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
-        """Through y, and through the statistics where they are used: mean gives g / m to each cell, variance 2 (x - mean) g / m."""
-        (x, w, shift), dims = op.operands, _part_dims(op)
-        parts = _parts(b, op, x)
-        centre, var = (_statistic(b, op, v) for v in op.results[1:])
-        rstd = (var + attribute(op, "eps")).rsqrt()
-        y = (parts - centre) * rstd
-        cells = 1
-        for d in dims:
-            cells *= parts.value.shape[d]
-        terms, dw, db = [], None, None
-        if grads[0] is not None:
-            g = Term(b, wide(b, grads[0]))
-            plain = Term(b, reshaped(b, y.value, x.shape))
-            dw, db = _per_channel(b, g * plain, w), _per_channel(b, g, shift)
-            terms.append(standardised_grad(_parts(b, op, (g * _along(b, w, len(x.shape))).value), y, rstd, dims))
-        if grads[1] is not None:
-            terms.append(_statistic(b, op, grads[1]) * (1.0 / max(cells, 1)) + parts * 0.0)
-        if grads[2] is not None:
-            terms.append(_statistic(b, op, grads[2]) * (2.0 / max(cells, 1)) * (parts - centre))
-        total = terms[0]
-        for t in terms[1:]:
-            total = total + t
-        return [cast(b, reshaped(b, total.value, x.shape), x.dtype), dw, db]
-
-    @staticmethod
-    def samples() -> list[Sample]:
-        cases: list[tuple[tuple[int, ...], int | None]] = [((4, 3, 2, 3), None), ((6, 2, 3), 3), ((5, 2), None), ((2, 1, 1), 1), ((4, 3, 2), 2), ((3, 0, 2), None)]
-        return [Sample((f32(*s), f32(s[1]), f32(s[1])), AttrDict(eps=1e-5) if g is None else AttrDict(eps=1e-5, groups=g)) for s, g in cases]
-
-
-def _parts(b: Builder, op: Op, x: Value) -> Term:
-    """The batch as [groups, n / groups, c, s...], or as it is without groups."""
-    groups = attribute(op, "groups")
-    shape = x.shape if groups is None else (groups, x.shape[0] // groups, *x.shape[1:])
-    return Term(b, wide(b, reshaped(b, x, shape)))
-
-
-def _part_dims(op: Op) -> tuple[int, ...]:
-    """The dims of `_parts` that statistics are taken over."""
-    rank = len(op.results[0].shape)
-    return (0, *range(2, rank)) if attribute(op, "groups") is None else (1, *range(3, rank + 1))
-
-
-def _statistic(b: Builder, op: Op, v: Value) -> Term:
-    """A mean or variance, ready to broadcast against `_parts`."""
-    rest = (1,) * (len(op.results[0].shape) - 2)
-    return Term(b, wide(b, reshaped(b, v, (1, *v.shape, *rest) if attribute(op, "groups") is None else (v.shape[0], 1, v.shape[1], *rest))))
 
 
 class Lrn(Norm):

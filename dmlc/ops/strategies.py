@@ -151,26 +151,3 @@ def sharded_rms_norm(op: Op) -> list[Strategy]:
         return [cast(env.b, (x * (square + attribute(op, "eps")).rsqrt() * w).value, operands[0].dtype)]
 
     return [Strategy("sharded", (last, 0), (last,), emit, traffic=_reductions(last, 1))]
-
-
-def synchronised_batch_norm(op: Op) -> list[Strategy]:
-    """The batch split under statistics of the whole batch: sum, then sum of squares about the mean, are all-reduced per channel."""
-    if attribute(op, "groups") is not None:
-        return []
-
-    def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
-        b, x, shape = env.b, Term(env.b, wide(env.b, operands[0])), op.operands[0].shape
-        dims = tuple(d for d in range(len(shape)) if d != 1)
-        scale = 1.0 / max(op.operands[0].tensor.numel // max(shape[1], 1), 1)
-        side = (1, operands[1].shape[0], *(1 for _ in shape[2:]))
-        w, shift = (Term(b, reshaped(b, wide(b, v), side)) for v in operands[1:])
-        mean = _sharded_sum(env, x, dims, 0, shape[0]) * scale
-        centred = x - mean
-        var = _sharded_sum(env, centred * centred, dims, 0, shape[0]) * scale
-        y = centred * (var + attribute(op, "eps")).rsqrt() * w + shift
-        return [cast(b, y.value, operands[0].dtype)] + [reshaped(b, cast(b, t.value, r.dtype), r.shape) for t, r in zip((mean, var), env.local_types[1:])]
-
-    def traffic(op: Op, k: int) -> list[tuple[str, int]]:
-        return [("comm.all_reduce", op.operands[1].tensor.numel * 4)] * 2
-
-    return [Strategy("synchronised", (0, None, None), (0, None, None), emit, traffic=traffic, batch=True)]

@@ -1,0 +1,193 @@
+"""Batch normalisation with the batch split: statistics of a microbatch over all ranks or over each rank, running statistics over microbatches.
+
+What a rank holds of a microbatch may be less than its part's size, or nothing (a ragged last batch): sums are over masked rows and divided by
+the number of samples that are there, a value. Statistics are the same on every rank but differ from one microbatch to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dmlc.ir.core import Op, Value
+from dmlc.ops.base import Strategy, attribute
+from dmlc.ops.emit import cast, reshaped, wide, widened
+from dmlc.ops.strategies import SUM, masked
+from dmlc.ops.terms import Term
+
+
+def of_batch_norm(op: Op) -> list[Strategy]:
+    if attribute(op, "groups") is not None:
+        return []
+    name, emit = ("synchronised", _emit_synchronised) if attribute(op, "statistics") == "global" else ("rank", _emit_rank)
+    return [Strategy(name, (0, None, None), (0, None, None), emit, traffic=_channels(2), batch=True)]
+
+
+def of_batch_norm_grad(op: Op) -> list[Strategy]:
+    """The gradients of weight and bias are sums over the batch, wanted only once all microbatches are done."""
+    if attribute(op, "groups") is not None:
+        return []
+    if attribute(op, "statistics") == "global":
+        return [Strategy("synchronised", (0, None, None, None, 0), (0, SUM, SUM), _emit_synchronised_grad, traffic=_channels(2), batch=True)]
+    return [Strategy("rank", (0, None, None, None, 0), (0, SUM, SUM), _emit_rank_grad, batch=True)]
+
+
+def of_running_average(op: Op) -> list[Strategy]:
+    """Over the microbatches only: every rank has the same statistics of each, so that nothing is added up over ranks."""
+    return [Strategy("recurrence", (None, None), (SUM,), _emit_recurrence, batch=True, sequential_only=True)]
+
+
+def _channels(count: int) -> Any:
+    """The traffic of `count` all-reduces of one number a channel."""
+    return lambda op, k: [("comm.all_reduce", op.operands[1].tensor.numel * 4)] * count
+
+
+# ---------------------------------------------------------------- sums over a batch that may be ragged
+
+
+class Cells:
+    """Channel images [n, c, s...] of which this rank has some samples."""
+
+    def __init__(self, env: Any, op: Op):
+        self.env, self.b, self.shape = env, env.b, op.operands[0].shape
+        self.dims = tuple(d for d in range(len(self.shape)) if d != 1)
+        self.spatial = math.prod(self.shape[2:])
+
+    def image(self, v: Value) -> Term:
+        """Zero where there is no sample: padding may hold anything."""
+        return Term(self.b, masked(self.env, wide(self.b, v), 0, self.shape[0], 0.0))
+
+    def along(self, v: Value) -> Term:
+        """A channel vector, ready to broadcast against images."""
+        return Term(self.b, reshaped(self.b, wide(self.b, v), (1, *v.shape, *(1 for _ in self.shape[2:]))))
+
+    def vector(self, t: Term, like: Any) -> Value:
+        """A kept sum as a vector of the type `like`."""
+        return reshaped(self.b, cast(self.b, t.value, like.dtype), like.shape)
+
+    def sum(self, t: Term) -> Term:
+        """This rank's sum per channel, kept as size 1."""
+        return t.reduce_sum(dims=self.dims, keepdim=True)
+
+    def all_sum(self, t: Term) -> Term:
+        return Term(self.b, self.env.all_reduce(self.sum(t).value, "sum"))
+
+    def valid(self) -> Term:
+        """This rank's number of samples (i64)."""
+        return Term(self.b, self.env.window(self.shape[0])[1])
+
+    def clean(self, t: Term) -> Term:
+        """Zero again where there is no sample, after something was added."""
+        return Term(self.b, masked(self.env, t.value, 0, self.shape[0], 0.0))
+
+    def number(self, samples: Term, dtype: str, less: int = 0) -> Term:
+        """The number of values a statistic of so many samples is divided by: 1 where there is none."""
+        return Term(self.b, cast(self.b, (samples * self.spatial - less).clamp(min=1, max=None).value, dtype))
+
+
+def _standardised(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term) -> Value:
+    """y from the operands and the statistics."""
+    w, shift = (cells.along(v) for v in operands[1:3])
+    y = (Term(cells.b, wide(cells.b, operands[0])) - mean) * (var + attribute(op, "eps")).rsqrt() * w + shift
+    return cast(cells.b, y.value, operands[0].dtype)
+
+
+def _corrected(cells: Cells, op: Op, var: Term, samples: Term) -> Term:
+    """The variance as the op gives it, from the biased one."""
+    correction, dtype = attribute(op, "correction"), var.value.dtype
+    return var * cells.number(samples, dtype) / cells.number(samples, dtype, correction) if correction else var
+
+
+def _biased(cells: Cells, op: Op, var: Term, samples: Term) -> Term:
+    correction, dtype = attribute(op, "correction"), var.value.dtype
+    return var * cells.number(samples, dtype, correction) / cells.number(samples, dtype) if correction else var
+
+
+# ---------------------------------------------------------------- statistics over all ranks
+
+
+def _emit_synchronised(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """The sum, then the sum of squares about the mean, are all-reduced per channel."""
+    cells = Cells(env, op)
+    x, samples = cells.image(operands[0]), Term(env.b, env.count(cells.shape[0]))
+    count = cells.number(samples, x.value.dtype)
+    mean = cells.all_sum(x) / count
+    centred = cells.clean(x - mean)
+    var = cells.all_sum(centred * centred) / count
+    stats = (mean, _corrected(cells, op, var, samples))
+    return [_standardised(cells, op, operands, mean, var), *(cells.vector(t, r) for t, r in zip(stats, env.local_types[1:]))]
+
+
+def _emit_synchronised_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """Both sums over the batch that the gradient in x needs are all-reduced together."""
+    cells = Cells(env, op)
+    samples = Term(env.b, env.count(cells.shape[0]))
+    mean, var = (cells.along(v) for v in operands[2:4])
+    return _gradients(cells, op, operands, mean, _biased(cells, op, var, samples), samples, lambda v: env.all_reduce(v, "sum"))
+
+
+def _gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term, samples: Term, over_ranks: Any) -> list[Value]:
+    """dx = w rstd (g - mean(g) - y mean(g y)), and this rank's sums of g y and g, which are the gradients of weight and bias."""
+    b = cells.b
+    x, g = cells.image(operands[0]), cells.image(operands[4])
+    rstd = (var + attribute(op, "eps")).rsqrt()
+    y = (x - mean) * rstd
+    scaled, plain = cells.sum(g * y), cells.sum(g)
+    both = Term(b, over_ranks(b.emit("dmlc.concat", scaled.value, plain.value, dim=0)))
+    count = cells.number(samples, g.value.dtype)
+    mean_gy, mean_g = (both.slice(dim=0, start=i, stop=i + 1, step=1) / count for i in (0, 1))
+    dx = (g - mean_g - y * mean_gy) * rstd * cells.along(operands[1])
+    weights = (cells.vector(t, operands[1].tensor) for t in (scaled, plain))
+    return [cast(b, dx.value, operands[0].dtype), *weights]
+
+
+# ---------------------------------------------------------------- statistics over each rank
+
+
+def _own_statistics(cells: Cells, x: Term) -> tuple[Term, Term]:
+    """Mean and biased variance of this rank's samples."""
+    count = cells.number(cells.valid(), x.value.dtype)
+    mean = cells.sum(x) / count
+    centred = cells.clean(x - mean)
+    return mean, cells.sum(centred * centred) / count
+
+
+def _emit_rank(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """y by the rank's own statistics. What is given out is the average over the ranks that have samples: running statistics stay equal."""
+    cells = Cells(env, op)
+    b, x, samples = env.b, cells.image(operands[0]), cells.valid()
+    mean, var = _own_statistics(cells, x)
+    here = Term(b, cast(b, samples.clamp(min=0, max=1).value, x.value.dtype))
+    flag = widened(b, reshaped(b, here.value, (1,) * len(cells.shape)), mean.value.shape)
+    listed = b.emit("dmlc.concat", (mean * here).value, (_corrected(cells, op, var, samples) * here).value, flag, dim=0)
+    total = Term(b, env.all_reduce(listed, "sum"))
+    part = [total.slice(dim=0, start=i, stop=i + 1, step=1) for i in range(3)]
+    ranks = part[2].clamp(min=1.0, max=None)
+    return [_standardised(cells, op, operands, mean, var), *(cells.vector(t / ranks, r) for t, r in zip(part, env.local_types[1:]))]
+
+
+def _emit_rank_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """The rank's own statistics are taken again: those among the operands are an average over ranks."""
+    cells = Cells(env, op)
+    mean, var = _own_statistics(cells, cells.image(operands[0]))
+    return _gradients(cells, op, operands, mean, var, cells.valid(), lambda v: v)
+
+
+# ---------------------------------------------------------------- running statistics
+
+
+def _emit_recurrence(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """What microbatch i of k adds to running statistics r: p (1 - p)^(k - 1 - i) batch_i, and the first one (1 - p)^k r.
+
+    k counts the microbatches that hold samples; those after them add nothing.
+    """
+    b, p = env.b, attribute(op, "momentum")
+    running, batch = (Term(b, v) for v in operands)
+    i, k, dtype = Term(b, env.micro_index), Term(b, env.micro_count), operands[0].dtype
+
+    def kept(times: Term) -> Term:
+        return running.number(1.0 - p).pow(Term(b, cast(b, times.clamp(min=0, max=None).value, dtype)))
+
+    added = (i < k).select(batch * (kept(k - i - 1) * p), 0.0)
+    return [(added + i.eq(0).select(running * kept(k), 0.0)).value]

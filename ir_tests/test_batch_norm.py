@@ -1,0 +1,112 @@
+"""Batch normalisation in training against PyTorch's, microbatch by microbatch: statistics, gradients, running statistics, ragged batches."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from facets import agree, run_block
+
+import dmlc.ops  # noqa: F401  (registers all ops)
+from dmlc.ir.builder import Builder
+from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.types import TensorType
+from dmlc.ops.base import strategies_of
+
+torch.set_num_threads(1)
+
+INDEX = TensorType((), "i64")
+MOMENTUM, EPS = 0.1, 1e-5
+
+
+class OneRank:
+    """What a strategy sees on a single rank: microbatches of which some are not full."""
+
+    def __init__(self, block: Block, local_types: list[TensorType]):
+        self.b, self.local_types = Builder(block), local_types
+        self.valid, self.micro_index, self.micro_count = (block.add_arg(INDEX) for _ in range(3))
+
+    def window(self, n: int, grain: int = 1) -> tuple[Value, Value]:
+        return self.valid, self.valid
+
+    def count(self, n: int, grain: int = 1) -> Value:
+        return self.valid
+
+    def all_reduce(self, value: Value, combiner: str = "sum") -> Value:
+        return value
+
+
+def emitted(op: Op, operands: list[TensorType], results: list[TensorType]) -> Any:
+    """A function of (valid, index, count, *operands) that runs the op's strategy."""
+    block = Block()
+    env = OneRank(block, results)
+    args = [block.add_arg(t) for t in operands]
+    made = strategies_of(op)[0].emit(env, op, args)
+    assert [v.type for v in made] == results
+    return lambda sizes, *xs: [run_block(block, [*map(torch.tensor, sizes), *xs])[v] for v in made]
+
+
+def f64(*shape: int) -> TensorType:
+    return TensorType(shape, "f64")
+
+
+def built(name: str, operands: list[TensorType], **attrs: Any) -> Op:
+    block = Block(operands)
+    return Builder(block).op(name, block.args, attrs)
+
+
+@pytest.mark.parametrize("statistics", ["global", "rank"])
+@pytest.mark.parametrize("spatial", [(), (3, 2)])
+@pytest.mark.parametrize("valid", [4, 3, 1])
+def test_ragged_microbatch(valid: int, spatial: tuple[int, ...], statistics: str) -> None:
+    """The strategies on a part of 4 samples of which `valid` are there and the rest NaN: y, gradients and statistics are PyTorch's."""
+    if valid * max(1, len(spatial)) == 1:
+        spatial = (2,)  # PyTorch refuses a single value a channel
+    image, vector = f64(4, 3, *spatial), f64(3)
+    attrs = {"eps": EPS, "correction": 1, "statistics": statistics}
+    forward = emitted(built("dmlc.batch_norm_train", [f64(8, 3, *spatial), vector, vector], **attrs), [image, vector, vector], [image, vector, vector])
+    back_op = built("dmlc.batch_norm_grad", [f64(8, 3, *spatial), vector, vector, vector, f64(8, 3, *spatial)], **attrs)
+    backward = emitted(back_op, [image, vector, vector, vector, image], [image, vector, vector])
+    x, g = (torch.randn(4, 3, *spatial, dtype=torch.float64) for _ in range(2))
+    w, b = (torch.rand(3, dtype=torch.float64).requires_grad_() for _ in range(2))
+    part = x[:valid].clone().requires_grad_()
+    wanted = torch.nn.functional.batch_norm(part, None, None, w, b, True, MOMENTUM, EPS)
+    wanted.backward(g[:valid])
+    x[valid:], g[valid:] = float("nan"), float("nan")
+    y, mean, var = forward((valid, 0, 1), x, w.detach(), b.detach())
+    dims = [d for d in range(x.dim()) if d != 1]
+    agree(y[:valid], wanted.detach(), 1e-12)
+    agree(mean, part.detach().mean(dims), 1e-12)
+    agree(var, part.detach().var(dims), 1e-12)
+    dx, dw, db = backward((valid, 0, 1), x, w.detach(), mean, var, g)
+    for found, due in ((dx[:valid], part.grad), (dw, w.grad), (db, b.grad)):
+        agree(found, due, 1e-12)
+
+
+@pytest.mark.parametrize("statistics", ["global", "rank"])
+def test_empty_microbatch(statistics: str) -> None:
+    """No sample at all: nothing is added to the gradients, and everything is finite."""
+    image, vector = f64(2, 3, 2), f64(3)
+    op = built("dmlc.batch_norm_grad", [image, vector, vector, vector, image], eps=EPS, correction=1, statistics=statistics)
+    run = emitted(op, [image, vector, vector, vector, image], [image, vector, vector])
+    x, g = (torch.randn(2, 3, 2, dtype=torch.float64) for _ in range(2))
+    dx, dw, db = run((0, 1, 2), x, torch.ones(3).double(), torch.zeros(3).double(), torch.zeros(3).double(), g)
+    assert bool(dx.isfinite().all()) and not dw.any() and not db.any()
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+@pytest.mark.parametrize(("count", "filled"), [(1, 1), (4, 4), (4, 2), (3, 1), (2, 0)])
+def test_running_average_over_microbatches(count: int, filled: int, momentum: float) -> None:
+    """What the microbatches contribute adds up to the recurrence over those that hold samples."""
+    running, batches = torch.randn(5, dtype=torch.float64), torch.randn(count, 5, dtype=torch.float64)
+    run = emitted(built("dmlc.running_average", [f64(5), f64(5)], momentum=momentum), [f64(5)] * 2, [f64(5)])
+    total = sum(run((1, i, filled), running, batches[i])[0] for i in range(count))
+    wanted = running
+    for batch in batches[:filled]:
+        wanted = momentum * batch + (1 - momentum) * wanted
+    agree(total, wanted, 1e-14)
