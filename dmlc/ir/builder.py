@@ -12,6 +12,7 @@ from dmlc.ir.registry import lookup
 from dmlc.ir.types import Type
 
 TERMINATORS = frozenset({"func.return", "dmlc.yield", "kernel.yield"})
+INHERITED = ("dmlc.of", "dmlc.phase")  # what is made for a backward op is one too, and so for the optimizer's ops
 
 
 class IdPool:
@@ -84,11 +85,17 @@ class Builder:
             result_types = infer_types(name, operands, attrs, self.loc)
         if "dmlc.id" not in attrs and name not in TERMINATORS:
             attrs["dmlc.id"] = self._new_id(tag or name.split(".", 1)[-1])
+            self._inherit(attrs)
         return self.insert(Op(name, operands, result_types, attrs, regions, self.loc))
 
     def emit(self, name: str, *operands: Value, types: Sequence[Type] | None = None, tag: str = "", **attrs: Any) -> Value:
         """Emit a one-result op and return its value: `b.emit("dmlc.add", x, y)`; attribute names with dots go through `op`."""
         return self.op(name, operands, attrs, types, tag=tag).result
+
+    def _inherit(self, attrs: dict[str, Any]) -> None:
+        for key in INHERITED if self.origin is not None else ():
+            if key in self.origin.attrs:
+                attrs.setdefault(key, self.origin.attrs[key])
 
     def _new_id(self, tag: str) -> str:
         if self.ids is None:

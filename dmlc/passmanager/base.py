@@ -24,12 +24,14 @@ class Pass:
               lower-precision: values may be rounded to fewer bits
     requires  conditions (`dmlc.passmanager.contract`) that must hold before
     ensures   conditions that hold afterwards
+    results   kept: the program returns what it returned; changed: it returns other things, and what it still returns is the same
     """
 
     name: ClassVar[str] = ""
     numerics: ClassVar[Numerics] = "exact"
     requires: ClassVar[tuple[str, ...]] = ()
     ensures: ClassVar[tuple[str, ...]] = ()
+    results: ClassVar[Literal["kept", "changed"]] = "kept"
 
     def __init_subclass__(cls) -> None:
         if cls.numerics not in get_args(Numerics):

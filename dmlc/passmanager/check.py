@@ -19,14 +19,20 @@ TOLERANCE = 1e-9
 Arrays = dict[str, Any]
 
 
-def compare(before: Module, after: Module, numerics: str, weights: WeightStore | None = None, seed: int = 0) -> str:
-    """One line on how the outputs agree. Raises `DmlcError` naming the first output that does not."""
+def compare(before: Module, after: Module, numerics: str, weights: WeightStore | None = None, seed: int = 0, only_common: bool = False) -> str:
+    """One line on how the outputs agree. Raises `DmlcError` naming the first output that does not.
+
+    `only_common`: outputs may come and go, and the program may have new inputs; what both give is compared.
+    """
     inputs = seeded_inputs(before, seed)
     expected = run(before, inputs, seed, "f64", weights)
     if numerics == "lower-precision":
         return _compare_lower(before, after, inputs, expected, weights, seed)
-    actual = run(after, inputs, seed, "f64", weights)
-    _same_names(expected, actual)
+    actual = run(after, {**seeded_inputs(after, seed), **inputs} if only_common else inputs, seed, "f64", weights)
+    if only_common:
+        expected = {name: value for name, value in expected.items() if name in actual}
+    else:
+        _same_names(expected, actual)
     worst = 0.0
     for name, reference in expected.items():
         error = relative_error(reference, actual[name])

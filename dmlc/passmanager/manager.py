@@ -98,7 +98,7 @@ class PassManager:
             return ""
         from dmlc.passmanager.check import compare
 
-        return compare(before, module, pass_.numerics, context.weights)
+        return compare(before, module, pass_.numerics, context.weights, only_common=pass_.results == "changed")
 
     def _dump(self, module: Module, number: int, name: str) -> None:
         if self.dump is not None:
