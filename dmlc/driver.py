@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dmlc import __version__
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.manager import Report
+from dmlc.record import plan_record as plan_record
+from dmlc.training import Training, evaluation_form, freeze, name_loss, pin_to, same_weights, unused_parameters
+
+USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16."""
+    """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16, `train` None for a program that is not trained.
+    `freeze` is a regular expression over parameters that training leaves alone, `microbatches` how many parts the batch is worked through in."""
 
     devices: int = 1
     plan: str = "auto"
@@ -33,11 +36,15 @@ class Options:
     pipeline: str = ""
     check: bool = False
     dump: Path | None = None
+    train: Training | None = None
+    freeze: str | None = None
+    microbatches: int = 1
 
 
 @dataclass
 class Loaded:
-    """An imported model: module, weights, the original as a callable on {input: array}, sizes that were open (name, size, why)."""
+    """An imported model: module, weights, the original as a callable on {input: array}, sizes that were open (name, size, why).
+    To be trained, it is imported in training mode, and `evaluation` is the same model in evaluation mode."""
 
     source: str
     module: Module
@@ -46,6 +53,8 @@ class Loaded:
     sizes: list[tuple[str, int, str]]
     remarks: list[Remark]
     examples: dict[str, Any] = field(default_factory=dict)
+    evaluation: Loaded | None = None
+    eager: Any = None
 
 
 @dataclass
@@ -56,6 +65,7 @@ class Compiled:
     reports: list[Report]
     remarks: list[Remark]
     ops_before: int
+    evaluation: Compiled | None = None
 
     @property
     def planned(self) -> bool:
@@ -64,14 +74,23 @@ class Compiled:
 
 
 def load(source: str, options: Options) -> Loaded:
-    """Import `x.onnx`, `x.pt2`, `x.mlir` or `file.py:function` / `package.module:function`."""
+    """Import `x.onnx`, `x.pt2`, `x.mlir` or `file.py:function` / `package.module:function`; to train it, ready for the training pipeline."""
     import dmlc.ops  # noqa: F401  (registers the op set)
 
+    loaded = _load(source, options)
+    if options.train is not None:
+        prepare_training(loaded, options)
+    return loaded
+
+
+def _load(source: str, options: Options) -> Loaded:
     suffix = Path(source).suffix
     if suffix == ".onnx":
         return _load_onnx(source, options)
     if suffix == ".mlir":
-        _refuse(source, "a text module has its sizes", shape=options.shapes, dim=options.dims, batch_dim=options.batch_dims, trainable=options.trainable)
+        _refuse(source, "a text module has its sizes", shape=options.shapes, dim=options.dims, batch_dim=options.batch_dims)
+        if options.train is None:
+            _refuse(source, "a text module says what is trainable", trainable=options.trainable)
         return _load_text(source)
     if suffix == ".pt2" or ":" in source:
         return _load_torch(source, options)
@@ -84,19 +103,38 @@ def _load_onnx(source: str, options: Options) -> Loaded:
     from dmlc.frontend.onnx.api import import_onnx
     from dmlc.frontend.onnx.reference import OnnxReference
 
-    result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable)
-    sizes = [(s.name, s.size, s.why) for s in result.sizes]
-    return Loaded(source, result.module, result.weights, OnnxReference(source, result.inputs), sizes, result.remarks)
+    def imported(mode: str) -> Loaded:
+        result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable, mode)
+        sizes = [(s.name, s.size, s.why) for s in result.sizes]
+        return Loaded(source, result.module, result.weights, OnnxReference(source, result.inputs), sizes, result.remarks)
+
+    if options.train is None:
+        return imported("")
+    if ":" in options.train.loss:
+        raise DmlcError(f"the loss {options.train.loss} is traced with a PyTorch model; for an ONNX file take cross-entropy, mse or bce", Loc(source))
+    loaded = imported("train")
+    loaded.evaluation = imported("eval")
+    return loaded
 
 
 def _load_torch(source: str, options: Options) -> Loaded:
-    from dmlc.frontend.torch_export import import_program
+    from dmlc.frontend.torch_export import import_program, import_training
 
     why = "a PyTorch model has its example's shapes (or --dim for dynamic ones)"
-    _refuse(source, why, shape=options.shapes, batch_dim=options.batch_dims, trainable=options.trainable)
-    result = import_program(source, options.dims)
-    sizes = [(name, size, "given" if name in options.dims else "the example's") for name, size in result.dims.items()]
-    return Loaded(source, result.module, result.weights, result.reference, sizes, [], dict(result.inputs))
+    _refuse(source, why, shape=options.shapes, batch_dim=options.batch_dims)
+
+    def loaded(result: Any) -> Loaded:
+        sizes = [(name, size, "given" if name in options.dims else "the example's") for name, size in result.dims.items()]
+        return Loaded(source, result.module, result.weights, result.reference, sizes, list(result.remarks), dict(result.inputs))
+
+    if options.train is None:
+        _refuse(source, "a PyTorch model's own parameters say whether they are trained", trainable=options.trainable)
+        return loaded(import_program(source, options.dims))
+    own = options.train.loss if ":" in options.train.loss else ""
+    trained, evaluated = import_training(source, options.dims, own, options.train.class_dim)
+    first = loaded(trained)
+    first.evaluation = loaded(evaluated) if evaluated is not None else None
+    return first
 
 
 def _refuse(source: str, why: str, **options: Any) -> None:
@@ -122,8 +160,37 @@ def _load_text(source: str) -> Loaded:
     return Loaded(source, module, Context.for_module(module, Path(source).parent).weights, None, [], [])
 
 
+def prepare_training(loaded: Loaded, options: Options) -> None:
+    """Parameters that are left alone, the loss's name, and a program for evaluation where the model gave none."""
+    assert options.train is not None
+    if loaded.module.attrs.get("dmlc.mode") == "train":
+        return  # a text that says so itself
+    trainable = None if loaded.source.endswith(".onnx") else options.trainable  # there it chose the parameters
+    if loaded.evaluation is None:
+        loaded.evaluation = replace(loaded, module=evaluation_form(loaded.module), remarks=[])
+    for each in (loaded, loaded.evaluation):
+        if ":" in options.train.loss or not options.train.loss:
+            name_loss(each.module)
+    freeze(loaded.module, trainable, options.freeze)
+    unused = unused_parameters(loaded.module)
+    if unused:
+        loaded.remarks.append(Remark("import", f"no gradient reaches {', '.join(unused)}: the program never reads them, so they stay as they are"))
+
+
 def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], None] = lambda p: None) -> Compiled:
-    """Run the pipeline over a loaded model (its module is changed in place)."""
+    """Run the pipeline over a loaded model (its module is changed in place), and under training over its evaluation program too."""
+    compiled = run_pipeline(loaded, options, progress)
+    if loaded.evaluation is not None:
+        annotate(loaded.evaluation.module, options, "eval")
+        pin_to(compiled, loaded.evaluation.module)
+        dump = options.dump / "evaluation" if options.dump is not None else None
+        compiled.evaluation = run_pipeline(loaded.evaluation, replace(options, pipeline="evaluation", dump=dump), progress)
+        same_weights(compiled.module, compiled.evaluation.module)
+    return compiled
+
+
+def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None]) -> Compiled:
+    """One program through its pipeline: the one asked for, or the usual one of its mode."""
     from dmlc.passmanager.context import Context
     from dmlc.passmanager.manager import PassManager
     from dmlc.passmanager.pipeline import parse_pipeline
@@ -132,7 +199,7 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     module = loaded.module
     annotate(module, options)
     context = Context(loaded.weights)
-    passes = parse_pipeline(options.pipeline or "inference", PIPELINES)
+    passes = parse_pipeline(options.pipeline or USUAL[module.attrs.get("dmlc.mode")], PIPELINES)
     before = sum(1 for op in module.main.ops() if op is not module.main.return_op)
     if options.dump is not None:
         _save_weights(loaded, options.dump)
@@ -149,7 +216,7 @@ def _save_weights(loaded: Loaded, folder: Path) -> None:
         loaded.module.attrs["dmlc.weights"] = "weights.safetensors"
 
 
-def annotate(module: Module, options: Options) -> None:
+def annotate(module: Module, options: Options, mode: str = "train") -> None:
     """Write the request into the module's text: from here on only the text steers. What a text module already says stays."""
     from dmlc.cluster import Cluster
     from dmlc.planner.request import parse_plan
@@ -163,7 +230,12 @@ def annotate(module: Module, options: Options) -> None:
         request["memory"] = options.memory
     if options.slack is not None:
         request["slack"] = options.slack
+    if options.train is not None and mode == "train":
+        request["microbatches"] = options.microbatches
     refuse_other_request(module, options)
+    if options.train is not None:
+        module.attrs.setdefault("dmlc.mode", mode)
+        module.attrs.setdefault("dmlc.train", options.train.to_attr())
     module.attrs.setdefault("dmlc.request", AttrDict(request))
     module.attrs.setdefault("dmlc.cluster", Cluster.named(target_of(options), options.devices).to_attr())
 
@@ -172,6 +244,8 @@ def refuse_other_request(module: Module, options: Options) -> None:
     """A text that has its request in it is not compiled for another one: an option that says something else would be ignored."""
     if "dmlc.request" not in module.attrs:
         return
+    if options.train is not None and "dmlc.train" in module.attrs and options.train.to_attr() not in (module.attrs["dmlc.train"], Training().to_attr()):
+        raise DmlcError("the options for training are not what the text says (in dmlc.train)", notes=("leave them out, or edit the text",))
     said = {**module.attrs["dmlc.request"], "target": module.attrs.get("dmlc.cluster", {}).get("device")}
     usual = Options()
     for name in ("devices", "plan", "precision", "memory", "slack", "target"):
@@ -208,42 +282,3 @@ def final_weights(compiled: Compiled) -> dict[str, Any]:
 
     arguments = Arguments(compiled.module, {}, compiled.weights)
     return {a.name: arguments.value(a) for a in compiled.module.main.args if a.attrs.get("dmlc.role", "input") != "input"}
-
-
-def plan_record(compiled: Compiled) -> dict[str, Any]:
-    """`plan.json`: mesh, shardings, the reason for each choice, prices and the optimality gap, versions."""
-    from dmlc.ir.attribute_printer import attribute_text
-    from dmlc.ir.sharding import Mesh
-
-    module = compiled.module
-    attr = module.attrs.get("dmlc.plan", AttrDict())
-    prices = attr if compiled.planned else AttrDict()
-    main = module.main
-    shardings = {a.name: attribute_text(s) for a in main.args if (s := a.attrs.get("dmlc.storage") or a.attrs.get("dmlc.sharding")) is not None}
-    record: dict[str, Any] = {
-        "model": Path(compiled.loaded.source).name,
-        "plan": f"dp={attr.get('dp', 1)},tp={attr.get('tp', 1)}",
-        "mesh": dict(Mesh.of(module).axes.sizes),
-        "price_ps": prices.get("price"),
-        "proven_bound_ps": prices.get("bound"),
-        "optimality_gap": prices["gap"] / 1e6 if prices else None,
-        "second_best": {"plan": prices["second"]["plan"], "price_ps": prices["second"]["price"]} if "second" in prices else None,
-        "shardings": shardings,
-        "reasons": [{"pass": r.pass_name, "op": r.op_id, "where": str(r.loc) if r.loc.known else "", "text": r.text} for r in compiled.remarks],
-        "sizes": [{"name": n, "size": s, "why": w} for n, s, w in compiled.loaded.sizes],
-        "passes": [{"name": r.name, "changed": r.changed, "ops_before": r.ops_before, "ops_after": r.ops_after, "check": r.check} for r in compiled.reports],
-        "versions": versions(),
-    }
-    return record
-
-
-def versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"dmlc": __version__, "python": platform.python_version()}
-    for name in ("torch", "scipy", "triton", "onnx"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dmlc.cli._train_options import add_options, refuse_run_time, training_of
 from dmlc.cli.arguments import Parser, Usage
 from dmlc.ir.location import DmlcError, Loc
 
@@ -42,11 +43,16 @@ def parser() -> Parser:
     p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
     p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
     p.add_argument("--force", action="store_true", help="replace what is in the output folder")
+    add_options(p)
     return p
 
 
 def main(argv: Sequence[str]) -> int:
     p = parser()
+    try:
+        refuse_run_time(argv)
+    except DmlcError as e:
+        p.error(e.message)
     args = p.parse(argv)
     if args.model is None:
         p.error("no MODEL given")
@@ -158,7 +164,7 @@ def values_of(args: argparse.Namespace) -> tuple[Any, ...]:
         args.devices, args.plan, args.precision, args.target, memory_of(args.memory), args.slack,
         dict(_pair(d, "--dim", "batch=32", int) for d in args.dim),
         dict(_pair(s, "--shape", "x=8x3x48x192", _shape) for s in args.shape),
-        tuple(args.batch_dim), args.trainable, args.pipeline, args.check,
+        tuple(args.batch_dim), args.trainable, args.pipeline, args.check, None, training_of(args), args.freeze, args.microbatches or 1,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dmlc.ir.core import Module
+from dmlc.ir.location import Remark
 from dmlc.ir.weights import WeightStore
 
 
@@ -28,3 +29,4 @@ class ImportResult:
     inputs: dict[str, Any]
     dims: dict[str, int] = field(default_factory=dict)
     reference: Runner | None = None
+    remarks: list[Remark] = field(default_factory=list)

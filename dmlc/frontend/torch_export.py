@@ -27,7 +27,8 @@ from dmlc.frontend.torch_graph import handler_of
 from dmlc.frontend.torch_import import Importer, ignored
 from dmlc.frontend.torch_reference import Reference
 from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
-from dmlc.ir.location import DmlcError, Loc
+from dmlc.frontend.torch_training import evaluation_remark, load_loss, with_loss
+from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.suggest import did_you_mean
 from dmlc.ir.weights import WeightStore
 
@@ -40,16 +41,39 @@ def import_program(source: str | Path, dims: Mapping[str, int] | None = None, tr
     else:
         eager, args, kwargs, shapes = load_model(text)
         program = export(eager, args, kwargs, shapes, train, text)
-    return import_exported(program, dims, shapes, eager)
+    return import_exported(program, dims, shapes, eager, train)
 
 
-def import_exported(program: torch.export.ExportedProgram, dims: Mapping[str, int] | None = None, shapes: Any = None, eager: torch.nn.Module | None = None) -> ImportResult:
-    """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference."""
+def import_training(source: str | Path, dims: Mapping[str, int] | None = None, loss: str = "", class_dim: int = -1) -> tuple[ImportResult, ImportResult | None]:
+    """The model in training mode and the same model in evaluation mode, traced with the loss function that `loss` names (`module:function`), if any.
+
+    A `.pt2` file comes as it was exported: the second is then None, and a remark says what it lacks for training.
+    """
+    text = str(source)
+    if text.endswith(".pt2"):
+        if loss:
+            raise DmlcError(f"an exported program cannot be traced with {loss}; export the model with its loss, or take a named one", Loc(text))
+        program = load_program(Path(text))
+        result = import_exported(program, dims, train=True)
+        result.remarks += [Remark("import", said, loc=Loc(text))] if (said := evaluation_remark(program)) else []
+        return result, None
+    eager, args, kwargs, shapes = load_model(text)
+    if loss:
+        eager, kwargs = with_loss(eager.eval(), args, kwargs, load_loss(loss), class_dim, loss)
+    results = [import_exported(export(eager, args, kwargs, shapes, train, text), dims, shapes, eager, train) for train in (True, False)]
+    return results[0], results[1]
+
+
+def import_exported(
+    program: torch.export.ExportedProgram, dims: Mapping[str, int] | None = None, shapes: Any = None, eager: torch.nn.Module | None = None, train: bool = False
+) -> ImportResult:
+    """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference.
+    To `train` it, also parameters and buffers that it never reads become arguments, since they belong to its state."""
     program = functional(program)
     sizes = free_sizes(program, shapes)
     bound = bind(sizes, dims or {})
     weights = WeightStore()
-    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights).run()
+    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights, train).run()
     tag_batch(module)
     return ImportResult(module, weights, example_inputs(program, module), bound, Reference(program, eager))
 
@@ -74,7 +98,7 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     loc = Loc(source)
     if not place:
         raise DmlcError("expected a .pt2 file, file.py:function or package.module:function", loc)
-    module = _load_file(Path(place), loc) if place.endswith(".py") else _load_package(place, loc)
+    module = load_namespace(place, loc)
     build = getattr(module, name, None)
     if not callable(build):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -87,6 +111,11 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     parts: list[Any] = [*made, *[None] * (4 - len(made))]
     eager, args, kwargs, shapes = parts
     return eager, tuple(args) if isinstance(args, Sequence) else (args,), dict(kwargs or {}), shapes
+
+
+def load_namespace(place: str, loc: Loc) -> Any:
+    """The Python module that a file or a dotted name stands for."""
+    return _load_file(Path(place), loc) if place.endswith(".py") else _load_package(place, loc)
 
 
 def _load_file(path: Path, loc: Loc) -> Any:

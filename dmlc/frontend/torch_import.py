@@ -28,10 +28,10 @@ BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
 
 
 class Importer:
-    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers."""
+    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers. To `train` it, its whole state becomes arguments."""
 
-    def __init__(self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore):
-        self.program, self.symbols, self.weights = program, symbols, weights
+    def __init__(self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore, train: bool = False):
+        self.program, self.symbols, self.weights, self.train = program, symbols, weights, train
         self.module = Module()
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
@@ -95,7 +95,7 @@ class Importer:
     # ------------------------------------------------------------ arguments
 
     def arguments(self) -> None:
-        """Inputs first, then weights in order of first use; unused weights are left out. Tied weights become one argument."""
+        """Inputs first, then weights in order of first use; unused weights are left out, or to be trained come last. Tied weights become one argument."""
         specs = {s.arg.name: s for s in self.program.graph_signature.input_specs}
         placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
         for node in placeholders:
@@ -103,16 +103,20 @@ class Importer:
                 self._input(node)
         mutated = set(self.program.graph_signature.buffers_to_mutate.values())
         order = {n: i for i, n in enumerate(self.program.graph.nodes)}
-        used = [n for n in placeholders if n not in self.env and (n.users or specs[n.name].target in mutated)]
+        used = [n for n in placeholders if n not in self.env and (n.users or specs[n.name].target in mutated or self._in_state(specs[n.name]))]
         groups = self._ties(specs)
         known: dict[Any, Value] = {}
-        for node in sorted(used, key=lambda n: min((order[u] for u in n.users), default=0)):
+        for node in sorted(used, key=lambda n: min((order[u] for u in n.users), default=len(order))):
             if specs[node.name].kind not in ROLES or node.meta["val"] is None:
                 continue
             key = self._storage(specs[node.name].target)
             if key not in known:
                 known[key] = self._weight(specs[node.name], node, groups[key], mutated)
             self.env[node], self.targets[node] = known[key], specs[node.name].target
+
+    def _in_state(self, spec: Any) -> bool:
+        """Whether training keeps the weight though the program never reads it: it belongs to the model's state dict."""
+        return self.train and (spec.kind == InputKind.PARAMETER or (spec.kind == InputKind.BUFFER and spec.persistent is not False))
 
     def _input(self, node: torch.fx.Node) -> None:
         val = node.meta["val"]
@@ -142,7 +146,9 @@ class Importer:
         if role == "buffer" and spec.persistent is False and not mutated.intersection(names):
             role = "const"  # not part of the model's state and never written
         self.weights.add(name, _reader(self.tensor(name), type_.dtype, name), type_)
-        attrs = {"dmlc.role": role, "dmlc.names": tuple(names), "dmlc.value": DenseResource(name, type_)}
+        attrs: dict[str, Any] = {"dmlc.role": role, "dmlc.names": tuple(names), "dmlc.value": DenseResource(name, type_)}
+        if role == "param" and self.train and not self.tensor(name).requires_grad:
+            attrs["dmlc.frozen"] = True
         return self.function.body.add_arg(type_, self.argument_name(name), attrs)
 
     # ------------------------------------------------------------ body

@@ -48,29 +48,31 @@ def import_onnx(
     devices: int = 1,
     batch_dims: Mapping[str, int] | Iterable[str] | None = None,
     trainable: str | None = None,
+    mode: str = "",
 ) -> ImportResult:
     """Read an ONNX model.
 
     `dims` binds named sizes of the file (an unnamed one is called `input[dim]`), `shapes` whole inputs; what stays open takes a default: `devices`
     for the batch (dim 0 of an input, if open), 64 otherwise. `batch_dims` names the batch dim of inputs whose file fixes it, as a mapping or as
     `"x:0"`. `trainable` is a regular expression over initializers' names that replaces the choice by operator and operand.
+    `mode` is "train" or "eval" for a model that is trained: dropouts and batch norms that the file has in training form then are what that mode
+    makes of them; without it such a form is not supported.
     Raises `DmlcError` for everything that is wrong with the file or not supported.
     """
     path = Path(path)
     model = load_model(path)
     try:
-        return _import(model, path, dims or {}, shapes or {}, devices, _batch_dims(batch_dims), trainable)
+        return _import(model, path, dims or {}, shapes or {}, devices, _batch_dims(batch_dims), Program(trainable, mode))
     except DmlcError as e:
         raise e if e.loc.known else DmlcError(e.message, Loc(str(path)), e.notes) from None
     except Exception as e:  # parts of a damaged file that lie outside nodes
         raise DmlcError(f"the model is damaged: {one_line(e)}", Loc(str(path))) from e
 
 
-def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int], trainable: str | None) -> ImportResult:
+def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int], program: Program) -> ImportResult:
     graph = model.graph
     initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     binder = SizeBinder([v for v in graph.input if v.name not in initializers], dims, shapes, devices, batch_dims)
-    program = Program(trainable)
     importer = Importer(model, path, program)
     frame = Frame(opsets_of(model))
     inputs = _bind_inputs(binder, program, frame)
@@ -83,7 +85,8 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     importer.raise_unsupported()
     program.loc = Loc(str(path))
     program.finish([(v.name, _output(importer, r)) for v, r in zip(graph.output, results)])
-    return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks)
+    counted = [Remark("import", f"{what} ({n} node{'s' if n > 1 else ''}) {text}", loc=program.loc) for (what, text), n in importer.kinds.items()]
+    return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks + counted)
 
 
 @contextmanager

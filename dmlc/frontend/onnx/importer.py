@@ -79,9 +79,14 @@ class Importer:
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.unsupported: list[tuple[str, str, str]] = []  # operator, node, why
         self.remarks: list[Remark] = []
+        self.kinds: dict[tuple[str, str], int] = {}
 
     def remark(self, node: Node, text: str) -> None:
         self.remarks.append(Remark("import", text, loc=Loc(node.name)))
+
+    def told(self, what: str, text: str) -> None:
+        """A remark on all nodes of a kind, counted."""
+        self.kinds[what, text] = self.kinds.get((what, text), 0) + 1
 
     # ------------------------------------------------------------ graphs
 

@@ -25,8 +25,11 @@ _ROLE_ORDER = ("param", "buffer", "const")  # the strongest of a weight's uses d
 class Program:
     """`@main` and its arguments. Weights and constants become arguments when first used."""
 
-    def __init__(self, trainable: str | None = None):
+    def __init__(self, trainable: str | None = None, mode: str = ""):
         self.module, self.store = Module(), WeightStore()
+        self.mode = mode  # "train", "eval" (of a model that is trained) or "" (as the file says)
+        self.updates: dict[BlockArgument, Value] = {}  # running statistics -> their new values
+        self._streams = 0
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
         self.loc: Loc = UNKNOWN  # given to new ops
@@ -83,11 +86,26 @@ class Program:
         return self.trainable is not None and self.trainable.search(name) is not None
 
     def _chosen(self, weight: Weight, role: str) -> str:
+        if role == "param" and self.mode and not _is_finite(weight):
+            return "const"  # a mask, or a limit: nothing that a gradient moves
         if self.trainable is None or not TensorType(weight.shape, weight.dtype).is_float:
             return role
         if self.is_named_trainable(weight.name):
             return "param"
         return "const" if role == "param" else role
+
+    def seed_and_step(self) -> list[Value]:
+        """The arguments that random ops take: one seed, and the count of steps so far (i64 scalars)."""
+        found = {a.name: a for a in self.function.args}
+        for name in ("rng_seed", "rng_step"):
+            if name not in found:
+                found[name] = self.function.body.add_arg(TensorType((), "i64"), self.argument_name(name), {"dmlc.role": "seed"})
+        return [found["rng_seed"], found["rng_step"]]
+
+    def stream(self) -> int:
+        """A new stream of random numbers."""
+        self._streams += 1
+        return self._streams - 1
 
     def _stored(self, name: str, shape: Sequence[int], dtype: str, values: Any) -> BlockArgument:
         argument, type_ = self.argument_name(name), TensorType(tuple(shape), dtype)
@@ -108,10 +126,14 @@ class Program:
     def finish(self, outputs: Sequence[tuple[str, Value]]) -> None:
         """End the function, drop what turned out unused, number the ops."""
         self.builder.loc = UNKNOWN
-        self.builder.op("func.return", [v for _, v in outputs], result_types=())
+        new = list(self.updates.items())
+        outputs = [(name, v) for name, v in outputs if v not in self.updates.values()]
+        self.builder.op("func.return", [*(v for _, v in outputs), *(v for _, v in new)], result_types=())
         attrs = self.function.result_attrs
-        for entry, (name, _) in zip(attrs, outputs, strict=True):
+        for entry, (name, _) in zip(attrs, outputs):
             entry["dmlc.name"] = name
+        for entry, (arg, _) in zip(attrs[len(outputs) :], new, strict=True):
+            entry.update({"dmlc.name": f"{arg.name}.new", "dmlc.updates": arg.name})
         for op in reversed(self.function.body.ops):
             if op.results and op.unused:
                 op.erase()
@@ -120,6 +142,12 @@ class Program:
                 self.function.body.erase_arg(arg)
         for number, op in enumerate(op for op in self.function.ops() if op.name not in ("func.return", "dmlc.yield")):
             op.attrs["dmlc.id"] = str(number)
+
+
+def _is_finite(weight: Weight) -> bool:
+    """Whether a float weight holds numbers only (bf16 and the 8-bit floats are taken for it)."""
+    array = weight.source.load()
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

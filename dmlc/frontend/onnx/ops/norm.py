@@ -6,7 +6,7 @@ from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
-from dmlc.ir.core import Value
+from dmlc.ir.core import BlockArgument, Value
 from dmlc.ir.location import DmlcError
 
 EPSILON = 1e-5
@@ -17,22 +17,34 @@ FULL_PRECISION = 1  # element type of `stash_type`: statistics in f32
 def batch_normalization(n: Node) -> list[Tensor]:
     if n.attr("spatial", 1) != 1:
         raise Unsupported("spatial = 0")
+    mode = n.importer.program.mode
     if n.attr("training_mode", 0):
-        return _batch_normalization_training(n)
+        return [_normalized(n), n.buffer(3), n.buffer(4)] if mode == "eval" else _batch_normalization_training(n)
+    if mode == "train":
+        n.importer.told("batch norm", "keeps its running statistics as they are (it is in inference form: training_mode = 0)")
     if any(n.wants(i) for i in range(1, 5)) or (n.since == 6 and not n.attr("is_test", 0)):
         raise Unsupported("training form")
-    return [n.emit("dmlc.batch_norm", n[0], n.param(1), n.param(2), n.buffer(3), n.buffer(4), eps=n.attr("epsilon", EPSILON))]
+    return [_normalized(n)]
+
+
+def _normalized(n: Node) -> Value:
+    """By the statistics given."""
+    return n.emit("dmlc.batch_norm", n[0], n.param(1), n.param(2), n.buffer(3), n.buffer(4), eps=n.attr("epsilon", EPSILON))
 
 
 def _batch_normalization_training(n: Node) -> list[Tensor]:
     """y from the batch's statistics; running statistics are old momentum + new (1 - momentum)."""
-    momentum = n.attr("momentum", 0.9)
+    momentum = 1.0 - n.attr("momentum", 0.9)
     y, mean, var = n.op("dmlc.batch_norm_train", [n[0], n.param(1), n.param(2)], eps=n.attr("epsilon", EPSILON)).results
-    running: list[Tensor] = [y]
-    for i, fresh in ((3, mean), (4, var)):
-        old = n.pointwise("dmlc.mul", n.buffer(i), momentum)
-        running.append(n.pointwise("dmlc.add", old, n.pointwise("dmlc.mul", fresh, 1.0 - momentum)))
-    return running
+    return [y, *(_running(n, n.buffer(i), fresh, momentum) for i, fresh in ((3, mean), (4, var)))]
+
+
+def _running(n: Node, old: Value, fresh: Value, momentum: float) -> Value:
+    """A running statistic after this batch; a training program stores it in the old one's place."""
+    new = n.emit("dmlc.running_average", old, fresh, momentum=momentum)
+    if isinstance(old, BlockArgument) and n.importer.program.mode == "train":
+        n.importer.program.updates[old] = new
+    return new
 
 
 @op("InstanceNormalization", 6, 22)
@@ -114,22 +126,45 @@ def mean_variance_normalization(n: Node) -> Value:
 
 @op("Dropout", 1, 6)
 def dropout_first(n: Node) -> list[Tensor]:
-    if not n.attr("is_test", 0):
+    if n.attr("is_test", 0):
+        return _left_out(n)
+    if not n.importer.program.mode:
         raise Unsupported("training form")
-    return _identity(n)
+    return _dropout(n, n.attr("ratio", 0.5))
 
 
 @op("Dropout", 7, 10)
-def dropout_inference(n: Node) -> list[Tensor]:
-    return _identity(n)
+def dropout_of_either_mode(n: Node) -> list[Tensor]:
+    """The file does not say the mode: whoever runs it does."""
+    return _dropout(n, n.attr("ratio", 0.5))
 
 
 @op("Dropout", 12, 13, 22)
 def dropout(n: Node) -> list[Tensor]:
+    """`training_mode` may be an input of the graph: then whoever runs it says the mode."""
     training = n.number(2) if n.has(2) else False
-    if training is None or (training and n.number(1) != 0):
+    ratio = n.number(1) if n.has(1) else 0.5
+    if training is not None and not training:
+        return _left_out(n) if ratio else _identity(n)
+    if ratio is None or (ratio and not n.importer.program.mode):
         raise Unsupported("training form")
+    return _dropout(n, float(ratio))
+
+
+def _left_out(n: Node) -> list[Tensor]:
+    if n.importer.program.mode == "train":
+        n.importer.told("dropout", "leaves everything in (it is in inference form)")
     return _identity(n)
+
+
+def _dropout(n: Node, p: float) -> list[Tensor]:
+    """Drawn by definition (seed, step, stream) in training, the identity otherwise."""
+    program = n.importer.program
+    if program.mode != "train" or not p:
+        return _identity(n)
+    stream, drawn = program.stream(), program.seed_and_step()
+    y = n.emit("dmlc.dropout", n[0], *drawn, p=p, stream=stream)
+    return [y, n.emit_as(n.shape(0), "i1", "dmlc.dropout_mask", *drawn, p=p, shape=n.shape(0), stream=stream)] if n.wants(1) else [y]
 
 
 def _identity(n: Node) -> list[Tensor]:

@@ -1,0 +1,133 @@
+"""A PyTorch model to be trained: its loss traced with it, what an export in evaluation mode lacks, and one step in plain PyTorch to compare with."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+import torch
+
+from dmlc.frontend.torch_graph import operator_name
+from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.suggest import did_you_mean
+
+TARGET = "target"
+
+
+# ---------------------------------------------------------------- a loss of the user's own
+
+
+def load_loss(source: str) -> Callable[[Any, Any], torch.Tensor]:
+    """The function that `package.module:name` or `file.py:name` names: (the model's output, target) -> scalar."""
+    from dmlc.frontend.torch_export import load_namespace
+
+    place, _, name = source.rpartition(":")
+    loc = Loc(source)
+    if not place or not name:
+        raise DmlcError("a loss is cross-entropy, mse, bce, or module:function", loc)
+    namespace = load_namespace(place, loc)
+    found = getattr(namespace, name, None)
+    if not callable(found):
+        names = [n for n, v in vars(namespace).items() if callable(v) and not n.startswith("_")]
+        raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
+    return found
+
+
+def with_loss(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], loss: Callable, class_dim: int, source: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """(a module of the same parameters and names that takes a further input `target` and returns the loss, its keyword arguments).
+
+    The example target is the builder's own `target` argument, else made up: class numbers in the shape of the output without its `class_dim`,
+    or where the function does not take those, floats in the output's shape.
+    """
+    kwargs = dict(kwargs)
+    given = kwargs.pop(TARGET, None)
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    if any(p.name == TARGET for p in parameters):
+        raise DmlcError(f"the model itself takes an input '{TARGET}'; let it return its loss, and leave --loss out", Loc(source))
+    if given is None:
+        given = _made_up_target(module, args, kwargs, loss, class_dim, source)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        target = kwargs.pop(TARGET)
+        return loss(module_forward(self, *args, **kwargs), target)
+
+    module_forward = type(module).forward
+    at = next((i for i, p in enumerate(parameters) if p.kind == p.VAR_KEYWORD), len(parameters))
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    more = inspect.Parameter(TARGET, inspect.Parameter.KEYWORD_ONLY)
+    forward.__signature__ = inspect.Signature([own, *parameters[:at], more, *parameters[at:]])  # type: ignore[attr-defined]
+    wrapped = copy.copy(module)
+    wrapped.__class__ = type(type(module).__name__, (type(module),), {"forward": forward})
+    return wrapped, {**kwargs, TARGET: given}
+
+
+def _made_up_target(module: torch.nn.Module, args: tuple, kwargs: dict, loss: Callable, class_dim: int, source: str) -> torch.Tensor:
+    with torch.no_grad():
+        output = module(*args, **kwargs)
+        first = output if isinstance(output, torch.Tensor) else next(iter(torch.utils._pytree.tree_leaves(output)))
+        classes = list(first.shape)
+        if classes:
+            classes.pop(class_dim)
+        candidates = [torch.zeros(classes, dtype=torch.int64), torch.full_like(first, 0.5)]
+        errors = []
+        for target in candidates:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # a loss that only warns of sizes that do not fit
+                    value = loss(output, target)
+            except Exception as e:  # the user's function may refuse a target in any way
+                errors.append(f"{target.dtype} {tuple(target.shape)}: {type(e).__name__}: {e}".splitlines()[0])
+                continue
+            if isinstance(value, torch.Tensor) and value.ndim == 0 and value.is_floating_point():
+                return target
+            errors.append(f"{target.dtype} {tuple(target.shape)}: gives no float scalar")
+    note = f"add a '{TARGET}' to the keyword arguments that the model's function returns"
+    raise DmlcError("no example target fits the loss function", Loc(source), (*errors, note))
+
+
+# ---------------------------------------------------------------- what an export in evaluation mode lacks
+
+
+def evaluation_remark(program: torch.export.ExportedProgram) -> str:
+    """What training would change but the exported program fixes as in evaluation: one sentence, or nothing."""
+    dropouts, norms = 0, 0
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        name = operator_name(node).split(".")[0]
+        schema = getattr(node.target, "_schema", None)
+        given = {a.name: node.args[i] if i < len(node.args) else a.default_value for i, a in enumerate(schema.arguments)} if schema else {}
+        dropouts += "dropout" in name and given.get("p", 0) != 0 and given.get("train") is False
+        norms += (name == "batch_norm" and given.get("training") is False) or "no_training" in name
+    found = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((dropouts, "dropout"), (norms, "batch norm")) if n]
+    if not found:
+        return ""
+    return f"the program was exported in evaluation mode: {' and '.join(found)} stay as in evaluation (export it after module.train() to train them)"
+
+
+# ---------------------------------------------------------------- one step in plain PyTorch
+
+
+class TrainingStep:
+    """One step of plain PyTorch on a float64 copy of the model: loss, gradients' norm and the parameters afterwards."""
+
+    def __init__(self, module: torch.nn.Module, call: Callable[[Mapping[str, Any]], tuple[tuple, dict]]):
+        self.module, self.call = module, call
+
+    def __call__(self, inputs: Mapping[str, Any], objective: Callable[[Any], torch.Tensor], optimizer: Callable[[Any], Any], max_norm: float) -> dict[str, numpy.ndarray]:
+        """`objective` makes the loss of the model's output; `optimizer` takes {name: parameter}. Parameters by the model's own names."""
+        module = copy.deepcopy(self.module).double().train()
+        args, kwargs = self.call(inputs)
+        parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        steps = optimizer(parameters)
+        loss = objective(module(*args, **kwargs))
+        loss.backward()
+        with_gradient = [p for p in parameters.values() if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(with_gradient, max_norm)
+        steps.step()
+        found = {"loss": loss.detach(), "grad_norm": norm, **{n: p.detach() for n, p in module.named_parameters(remove_duplicate=False)}}
+        return {n: x.numpy() for n, x in found.items()}
