@@ -29,13 +29,16 @@ class OneRank:
 
     def __init__(self, block: Block, local_types: list[TensorType]):
         self.b, self.local_types = Builder(block), local_types
-        self.valid, self.micro_index, self.micro_count = (block.add_arg(INDEX) for _ in range(3))
+        self.valid, self.micro_index, self.filled = (block.add_arg(INDEX) for _ in range(3))
 
     def window(self, n: int, grain: int = 1) -> tuple[Value, Value]:
         return self.valid, self.valid
 
     def count(self, n: int, grain: int = 1) -> Value:
         return self.valid
+
+    def filled_microbatches(self) -> Value:
+        return self.filled
 
     def all_reduce(self, value: Value, combiner: str = "sum") -> Value:
         return value

@@ -94,7 +94,8 @@ class RankValues:
 
     def filled_microbatches(self) -> Value:
         """How many microbatches hold at least one sample."""
-        rows = self.mesh.local_size(self.batch, self.mesh.axes.sequential)
+        batch = tuple(a for a in ("micro", "data") if a in self.mesh.sizes)
+        rows = self.mesh.local_size(self.batch, batch) * self.mesh.extent(self.mesh.devices_of(batch))
 
         def make() -> Value:
             more = self._sum(self.size, self.constant(rows - 1))

@@ -30,8 +30,8 @@ class Strategy:
     `env.local_types` of the results. With `batch`, the axes may be those of a training batch: `env.window(n)` then has this microbatch's
     valid elements, `env.count(n)` their number over all ranks, `env.all_reduce` runs over devices only, and a result with None is a
     value of the microbatch. With `sequential_only` the axes are the microbatches alone (whatever lies over devices is taken replicated):
-    `env.micro_index` and `env.micro_count` (i64 scalars) say which microbatch it is and how many hold samples; results unreduced over
-    them are added up. `work(k)` is the share of the op's work that a rank does on k ranks (default 1/k);
+    `env.micro_index` and `env.filled_microbatches()` (i64 scalars) say which microbatch it is and how many hold samples; results unreduced
+    over them are added up. `work(k)` is the share of the op's work that a rank does on k ranks (default 1/k);
     `traffic(op, k, sizes)` the bytes its own collectives move.
     """
 

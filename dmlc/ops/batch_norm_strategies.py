@@ -184,7 +184,7 @@ def _emit_recurrence(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]
     """
     b, p = env.b, attribute(op, "momentum")
     running, batch = (Term(b, v) for v in operands)
-    i, k, dtype = Term(b, env.micro_index), Term(b, env.micro_count), operands[0].dtype
+    i, k, dtype = Term(b, env.micro_index), Term(b, env.filled_microbatches()), operands[0].dtype
 
     def kept(times: Term) -> Term:
         return running.number(1.0 - p).pow(Term(b, cast(b, times.clamp(min=0, max=None).value, dtype)))
