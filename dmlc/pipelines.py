@@ -43,4 +43,44 @@ INFERENCE = (
     "outline-kernels",  # last: the passes above look into fused regions
 )
 
-PIPELINES = {name: ",".join(passes) for name, passes in {"simplify": SIMPLIFY, "inference": INFERENCE}.items()}
+GLOBAL = (
+    *SIMPLIFY,  # under training, fold reads constants only: parameters change
+    "raise-composites",
+    "unflatten",
+    "canonicalize",
+    "cse",
+    "dce",
+    "loss",
+)
+
+PER_RANK = (
+    "mask-elim",
+    "canonicalize",
+    "cse",
+    "dce",
+    "overlap-split",
+    "layout",
+    "fuse",
+    "tensor-fusion",
+    "tensor-partition",
+    "schedule",
+    "plan-memory",
+    "outline-kernels",
+)
+
+TRAINING = (
+    *GLOBAL,
+    "autodiff",
+    "optimizer",
+    "canonicalize",  # gradients leave broadcasts of ones and sums over dims of size 1
+    "cse",
+    "dce",
+    "mixed-precision",
+    "plan",
+    "partition",  # makes the loop over microbatches too
+    *PER_RANK,
+)
+
+EVALUATION = (*GLOBAL, "canonicalize", "cse", "dce", "mixed-precision", "plan", "partition", *PER_RANK)  # weights lie where the training program has them
+
+PIPELINES = {name: ",".join(passes) for name, passes in {"simplify": SIMPLIFY, "inference": INFERENCE, "training": TRAINING, "evaluation": EVALUATION}.items()}
