@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+NO_GPU = "--kernels triton needs a GPU; --kernels interpret runs the Triton source on a processor"
 
 
 def options():
@@ -38,41 +39,51 @@ def start_ranks(count):
 
 
 def main():
+    sys.path.insert(0, str(HERE))
+    import table
+
+    if getattr(table, "TRAIN", None):
+        import train
+
+        return train.main()
     args = options()
     if args.kernels != "auto":
         os.environ["DMLC_KERNELS"] = args.kernels
     if args.kernels == "interpret":
         os.environ["TRITON_INTERPRET"] = "1"
-    sys.path.insert(0, str(HERE))
-    import table
-
     if "RANK" not in os.environ:
         if table.RANKS > 1:
             return start_ranks(table.RANKS)
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    import torch
     import torch.distributed as dist
 
     world = int(os.environ["WORLD_SIZE"])
     if world != table.RANKS:
         print(f"this program is compiled for {table.RANKS} ranks, but torchrun started {world}", file=sys.stderr)
         return 2
-    cuda = args.device == "cuda" or (
-        args.device == "auto" and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    )
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
-    if args.kernels == "triton" and not cuda:
-        print("--kernels triton needs a GPU; --kernels interpret runs the Triton source on a processor", file=sys.stderr)
+    device = choose_device(args)
+    if args.kernels == "triton" and device.type != "cuda":
+        print(NO_GPU, file=sys.stderr)
         return 2
-    if cuda:
-        torch.cuda.set_device(device)
     if world > 1:
-        dist.init_process_group("nccl" if cuda else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         return run(args, device)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def choose_device(args):
+    """This rank's device: a GPU where it is asked for or where there is one for each rank of this machine."""
+    import torch
+
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    if args.device == "cpu" or (args.device == "auto" and not (torch.cuda.is_available() and torch.cuda.device_count() >= ranks)):
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    torch.cuda.set_device(device)
+    return device
 
 
 def run(args, device):
@@ -105,12 +116,17 @@ def execute(given, device, repeat=0):
 
 def same_program(mesh):
     """All ranks run the same program, or none does: compares a hash of model.py before the first step."""
+    same_everywhere(mesh, (HERE / "model.py").read_bytes(), "the ranks hold different programs (model.py differs)")
+
+
+def same_everywhere(mesh, data, complaint):
+    """Ends every rank with `complaint` unless all have the same bytes `data`."""
     import torch
     import torch.distributed as dist
 
     if mesh.size == 1:
         return
-    digest = hashlib.sha256((HERE / "model.py").read_bytes()).digest()
+    digest = hashlib.sha256(data).digest()
     number = torch.tensor(int.from_bytes(digest[:7], "big"))
     if dist.get_backend() == "nccl":
         number = number.cuda()
@@ -118,7 +134,7 @@ def same_program(mesh):
     dist.all_reduce(low, dist.ReduceOp.MIN)
     dist.all_reduce(high, dist.ReduceOp.MAX)
     if int(low) != int(high):
-        raise SystemExit("the ranks hold different programs (model.py differs)")
+        raise SystemExit(complaint)
 
 
 def load_weights(mesh, device):
