@@ -1,0 +1,274 @@
+"""Step time of an emitted training program against PyTorch's DistributedDataParallel, on two hosts with slow links between them.
+
+    sudo python tools/bench_training.py [--rates 1 5] [--pairs 5] [--ddp-only] [--json FILE]
+
+The hosts are network namespaces of this machine (tools/virtual_cluster.py: needs root and iproute2), one rank and one core each. The model is
+`dmlc.models.gpt_text` in GPT-2's proportions with 30 million parameters, float32, trained with AdamW. DDP gets the best of four bucket sizes.
+Both programs live in the same processes and are timed in turns, so that what disturbs the machine disturbs both. Beside the medians stand
+each side's step without communication, and the bound max(computation, bytes / bandwidth) that no order of communication can beat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dmlc.tools.virtual_cluster import VirtualCluster, why_not
+
+HOSTS = 2
+ROWS = 4  # samples a host
+BUCKETS_MB = (1, 5, 25, 100)
+RATE, DECAY = 1e-4, 0.01
+MODELS = {"small": (64, 2, 4, 256, 512, 16), "30m": (512, 6, 8, 2048, 20480, 64)}  # gpt_text.build's arguments without the batch
+
+
+def model(batch: int, size: str = "") -> Any:
+    from dmlc.models import gpt_text
+
+    return gpt_text.build(*MODELS[size or os.environ.get("DMLC_BENCH_SIZE", "30m")], batch)
+
+
+def whole() -> Any:
+    """The batch of all hosts; what the program for them is compiled from."""
+    return model(HOSTS * ROWS)
+
+
+def part() -> Any:
+    """One host's batch; what the program without communication is compiled from."""
+    return model(ROWS)
+
+
+# ---------------------------------------------------------------- the two sides, in a rank's process
+
+
+def ddp_step(bucket_mb: int | None) -> Callable[[], float]:
+    """A function that makes one step and returns the loss; without a bucket size nothing is exchanged."""
+    import torch
+
+    module, args = whole()
+    rank = torch.distributed.get_rank()
+    mine = [x[rank * ROWS : (rank + 1) * ROWS] for x in args]
+    module.train()
+    optimizer = torch.optim.AdamW(module.parameters(), RATE, weight_decay=DECAY, fused=True)
+    if bucket_mb is not None:
+        module = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = module(*mine)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def emitted_step(folder: Path, hosts: int) -> Callable[[], float]:
+    """The same with the program in `folder`, through the folder's own modules."""
+    import torch
+
+    sys.path.insert(0, str(folder))
+    for name in ("table", "runtime", "kernels", "model", "state", "data", "checkpoint"):  # another folder's may be loaded
+        sys.modules.pop(name, None)
+    import data  # type: ignore[import-not-found]
+    import model as program  # type: ignore[import-not-found]
+    import runtime  # type: ignore[import-not-found]
+    import state as states  # type: ignore[import-not-found]
+    import table  # type: ignore[import-not-found]
+
+    sys.path.remove(str(folder))
+    device = torch.device("cpu")
+    mesh = runtime.Mesh(table.MESH)
+    state, compiled = states.State(table, mesh, device), program.Program(mesh, device)
+    rows = data.input_rows(table)
+    layout = data.Layout(rows, mesh)
+    batch, count = hosts * ROWS, layout.microbatches
+    _, args = whole() if hosts > 1 else part()
+    samples = {i: tuple(x[i] for x in args) for i in layout.needed(count, batch)}
+    inputs = layout.tensors(samples, count, batch)
+    state.set(lr=RATE, weight_decay=DECAY, max_norm=float("inf"), rng_seed=0, batch_size=batch, microbatches=count)
+
+    def step() -> float:
+        with torch.no_grad():
+            return float(state.update(compiled(state.values, inputs))["loss"])
+
+    return step
+
+
+def block(step: Callable[[], float], steps: int) -> float:
+    """Seconds a step, over `steps` of them, from when all ranks begin to when all are done."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    dist.barrier()
+    return (time.perf_counter() - begin) / steps
+
+
+def exchange(count: int) -> float:
+    """Seconds for one all-reduce of `count` float32 values with nothing beside it; the best of three."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.zeros(count)
+    return min(block(lambda: dist.all_reduce(x) and 0.0, 1) for _ in range(3))
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """All figures of one link speed. Every rank runs this; the order of what is timed is the same on all."""
+    pairs, steps, folder = settings["pairs"], settings["steps"], settings["folder"]
+    parameters = sum(p.numel() for p in part()[0].parameters())
+    found: dict[str, Any] = {"parameters": parameters, "exchange": exchange(parameters), "buckets": {}}
+    sides: dict[str, Callable[[], float]] = {}
+    for bucket in settings["buckets"]:
+        sides["ddp"] = ddp_step(bucket)
+        sides["ddp"]()
+        found["buckets"][bucket] = block(sides["ddp"], steps)
+    best = min(found["buckets"], key=lambda b: mean(found["buckets"][b]))
+    found["bucket"], sides["ddp"] = best, ddp_step(best)
+    sides["ddp compute"] = ddp_step(None)
+    if folder:
+        sides["dmlc"] = emitted_step(Path(folder) / "whole", HOSTS)
+        sides["dmlc compute"] = emitted_step(Path(folder) / "part", 1)
+    found["losses"] = {name: [mean(step()) for _ in range(2)] for name, step in sides.items() if "compute" not in name}
+    for step in (step for name, step in sides.items() if "compute" in name):
+        step()
+    found["times"] = {name: [] for name in sides}
+    for i in range(pairs):
+        for name in list(sides)[:: 1 if i % 2 == 0 else -1]:
+            found["times"][name].append(block(sides[name], steps))
+    return found
+
+
+def mean(value: float) -> float:
+    """Over the ranks: all of them know it and choose alike."""
+    import torch
+    import torch.distributed as dist
+
+    x = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(x)
+    return float(x) / dist.get_world_size()
+
+
+def work(settings: dict[str, Any]) -> int:
+    """A rank's process."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = measure(settings)
+    if dist.get_rank() == 0:
+        Path(settings["result"]).write_text(json.dumps(found))
+    dist.destroy_process_group()
+    return 0
+
+
+# ---------------------------------------------------------------- from outside
+
+
+def compile_programs(folder: Path, more: Sequence[str]) -> str | None:
+    """The programs with and without communication; what went wrong, if anything did."""
+    for name, devices in (("whole", HOSTS), ("part", 1)):
+        source = f"dmlc.tools.bench_training:{name}"
+        command = [sys.executable, "-m", "dmlc", "compile", source, "--train", "--optimizer", "adamw", "--devices", str(devices), "--target", "cpu"]
+        command += ["--plan", f"dp={devices}", "--no-kernel-report", "-o", str(folder / name), *more]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            return (done.stderr or done.stdout).strip().splitlines()[-1]
+    return None
+
+
+def run_at(gigabits: float, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """All figures at one link speed. Raises `RuntimeError` when a host failed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "result.json"
+        text = json.dumps({**settings, "result": str(result)})
+        cores = sorted(os.sched_getaffinity(0))
+        with VirtualCluster(HOSTS, gigabits, [{cores[i % len(cores)]} for i in range(HOSTS)]) as cluster:
+            codes = cluster.wait(cluster.torchrun(["-m", "dmlc.tools.bench_training", "--work", text]), seconds)
+        if any(codes):
+            raise RuntimeError(f"the hosts ended with {codes}")
+        return json.loads(result.read_text())
+
+
+def report(gigabits: float, found: dict[str, Any]) -> str:
+    """One link speed's figures as a table; seconds a step."""
+    times = {name: statistics.median(values) for name, values in found["times"].items()}
+    volume = 2 * (HOSTS - 1) / HOSTS * 4 * found["parameters"]  # bytes a rank sends in a ring all-reduce
+    wire = volume / (gigabits * 1e9 / 8)
+    lines = [f"{gigabits:g} Gbit/s: {found['parameters'] / 1e6:.1f} M parameters, each rank sends {volume / 1e6:.0f} MB a step: {wire:.3f} s at that speed"]
+    lines.append(f"  one all-reduce of everything, alone {found['exchange']:8.3f} s")
+    lines.append("  DDP by bucket: " + ", ".join(f"{bucket} MB {seconds:.3f} s" for bucket, seconds in found["buckets"].items()))
+    lines.append(f"  {'median of ' + str(len(found['times']['ddp'])):16} {'step':>8} {'spread':>15} {'no exchange':>12} {'bound':>8} {'over bound':>11}")
+    for side, title in (("ddp", f"DDP, {found['bucket']} MB"), ("dmlc", "dmlc")):
+        if side in times:
+            bound = max(times[f"{side} compute"], wire)
+            spread = f"{min(found['times'][side]):.3f} - {max(found['times'][side]):.3f}"
+            lines.append(f"  {title:16} {times[side]:8.3f} {spread:>15} {times[f'{side} compute']:12.3f} {bound:8.3f} {times[side] / bound:10.2f}x")
+    if "dmlc" in times:
+        ratios = [a / b for a, b in zip(found["times"]["dmlc"], found["times"]["ddp"])]
+        lines.append(f"  losses of the first steps: DDP {losses(found, 'ddp')}, dmlc {losses(found, 'dmlc')}")
+        lines.append(f"  dmlc / DDP {statistics.median(ratios):.3f} (median of pairs; {min(ratios):.3f} to {max(ratios):.3f})")
+    return "\n".join(lines)
+
+
+def losses(found: dict[str, Any], side: str) -> str:
+    return " ".join(f"{loss:.5f}" for loss in found["losses"][side])
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    if options.work:
+        return work(json.loads(options.work))
+    reason = why_not()
+    if reason is not None:
+        print(f"no two hosts to measure on: {reason}", file=sys.stderr)
+        return 1
+    if options.size:
+        os.environ["DMLC_BENCH_SIZE"] = options.size
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; one core a host, Gloo, float32 gradients", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        settings: dict[str, Any] = {"pairs": options.pairs, "steps": options.steps, "buckets": options.buckets, "folder": "" if options.ddp_only else folder}
+        wrong = None if options.ddp_only else compile_programs(Path(folder), options.compile)
+        if wrong is not None:
+            print(f"dmlc compile failed: {wrong}", file=sys.stderr)
+            return 1
+        results = {}
+        for rate in options.rates:
+            results[rate] = run_at(rate, settings, options.seconds)
+            print(report(rate, results[rate]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0], metavar="GBIT", help="link speeds in Gbit/s")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how often the sides take turns")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")
+    parser.add_argument("--buckets", type=int, nargs="+", default=BUCKETS_MB, metavar="MB", help="DDP's bucket sizes to choose from")
+    parser.add_argument("--ddp-only", action="store_true", help="without the emitted program")
+    parser.add_argument("--compile", nargs="*", default=[], metavar="OPTION", help="more options for dmlc compile (after -- if they begin with a dash)")
+    parser.add_argument("--size", choices=MODELS, default="", help="a small model shows in seconds that everything runs")
+    parser.add_argument("--seconds", type=float, default=1800, help="time limit of one link speed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
