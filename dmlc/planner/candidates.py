@@ -47,7 +47,7 @@ def _choices(op: Op, batch_factors: Sequence[str], grains: dict[str, tuple[int, 
             continue
         options += [("factor", f, g) for g in (1, *grains.get(f, ()))]
     options += [("linear", s) for s in range(len(linear_of(op)))]
-    options += [("strategy", s.name) for s in strategies_of(op)]
+    options += [("strategy", s.name) for s in strategies_of(op) if not s.sequential_only]
     return options
 
 
@@ -65,9 +65,9 @@ def _merge(data: Place, chosen: dict[str, tuple]) -> Place | None:
             linear[axis] = option[1]
         elif option[0] == "strategy":
             strategies.setdefault(option[1], []).append(axis)
-    if len(strategies) > 1:
-        return None
-    strategy = next(((n, tuple(a)) for n, a in strategies.items()), None)
+    if len(strategies) + (data.strategy is not None) > 1:
+        return None  # an op has one strategy at most
+    strategy = next(((n, tuple(a)) for n, a in strategies.items()), data.strategy)
     return Place.make({f: tuple(a) for f, a in factors.items()}, linear, strategy, grains)
 
 
