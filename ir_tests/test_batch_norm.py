@@ -13,10 +13,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from facets import agree, run_block
 
 import dmlc.ops  # noqa: F401  (registers all ops)
+from dmlc.interpret.train import Trainer
 from dmlc.ir.builder import Builder
-from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ir.parser import parse_module
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import strategies_of
+from dmlc.passes.autodiff import Autodiff
+from dmlc.passes.optimizer import Optimizer
+from dmlc.passes.partition import Partition
+from dmlc.passes.plan import Plan
+from dmlc.passmanager.context import Context
 
 torch.set_num_threads(1)
 
@@ -113,3 +120,79 @@ def test_running_average_over_microbatches(count: int, filled: int, momentum: fl
     for batch in batches[:filled]:
         wanted = momentum * batch + (1 - momentum) * wanted
     agree(total, wanted, 1e-14)
+
+
+# ---------------------------------------------------------------- a training step on ranks and microbatches
+
+STEP = """
+builtin.module attributes {dmlc.mode = "train", dmlc.request = {devices = DEVICES : i64, plan = "PLAN", precision = "fp32", microbatches = MICRO : i64},
+  dmlc.cluster = "h100", dmlc.train = {optimizer = "sgd", batch_norm = "STATISTICS"}} {
+  func.func @main(%x: tensor<8x3x4xf64> {dmlc.role = "input", dmlc.batch_dim = 0 : i64}, %v: tensor<3x5xf64> {dmlc.role = "param", dmlc.names = ["v"]},
+     %w: tensor<5xf64> {dmlc.role = "param", dmlc.names = ["w"]}, %b: tensor<5xf64> {dmlc.role = "param", dmlc.names = ["b"]},
+     %rm: tensor<5xf64> {dmlc.role = "buffer", dmlc.names = ["rm"]}, %rv: tensor<5xf64> {dmlc.role = "buffer", dmlc.names = ["rv"]})
+    -> (tensor<f64> {dmlc.name = "loss"}, tensor<5xf64> {dmlc.name = "rm", dmlc.updates = "rm"}, tensor<5xf64> {dmlc.name = "rv", dmlc.updates = "rv"}) {
+    %h = dmlc.contract %x, %v {equation = "nct,cd->ndt"} : (tensor<8x3x4xf64>, tensor<3x5xf64>) -> tensor<8x5x4xf64>
+    %y, %m, %s = dmlc.batch_norm_train %h, %w, %b {eps = 1.0e-05 : f64, correction = 1 : i64}
+      : (tensor<8x5x4xf64>, tensor<5xf64>, tensor<5xf64>) -> (tensor<8x5x4xf64>, tensor<5xf64>, tensor<5xf64>)
+    %nm = dmlc.running_average %rm, %m {momentum = 0.1 : f64} : (tensor<5xf64>, tensor<5xf64>) -> tensor<5xf64>
+    %nv = dmlc.running_average %rv, %s {momentum = 0.1 : f64} : (tensor<5xf64>, tensor<5xf64>) -> tensor<5xf64>
+    %t = dmlc.tanh %y : (tensor<8x5x4xf64>) -> tensor<8x5x4xf64>
+    %u = dmlc.mul %t, %h : (tensor<8x5x4xf64>, tensor<8x5x4xf64>) -> tensor<8x5x4xf64>
+    %loss = dmlc.reduce_sum %u {dims = array<i64: 0, 1, 2>} : (tensor<8x5x4xf64>) -> tensor<f64>
+    func.return %loss, %nm, %nv : tensor<f64>, tensor<5xf64>, tensor<5xf64>
+  }
+}
+"""
+
+
+def step_program(devices: int, plan: str, microbatches: int, statistics: str) -> Module:
+    text = STEP
+    for key, value in {"DEVICES": devices, "PLAN": plan, "MICRO": microbatches, "STATISTICS": statistics}.items():
+        text = text.replace(key, str(value))
+    module, context = parse_module(text, "step"), Context()
+    for step in (Autodiff(), Optimizer(), Plan(), Partition()):
+        step.run(module, context)
+    return module
+
+
+def initial() -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(3)
+    return {name: torch.rand(shape, generator=rng, dtype=torch.float64) for name, shape in {"v": (3, 5), "w": (5,), "b": (5,), "rm": (5,), "rv": (5,)}.items()}
+
+
+def eager_step(state: dict[str, torch.Tensor], parts: list[list[torch.Tensor]], lr: float) -> float:
+    """One step of plain PyTorch: statistics of each part; running ones take each microbatch's (the average over its parts)."""
+    params = {k: state[k].clone().requires_grad_() for k in ("v", "w", "b")}
+    total = torch.zeros((), dtype=torch.float64)
+    for microbatch in parts:
+        statistics = []
+        for x in microbatch:
+            h = torch.einsum("nct,cd->ndt", x, params["v"])
+            y = torch.nn.functional.batch_norm(h, None, None, params["w"], params["b"], True, MOMENTUM, EPS)
+            total = total + (y.tanh() * h).sum()
+            statistics.append((h.detach().mean((0, 2)), h.detach().var((0, 2))))
+        for name, values in zip(("rm", "rv"), zip(*statistics)):
+            state[name] = (1 - MOMENTUM) * state[name] + MOMENTUM * torch.stack(values).mean(0)
+    total.backward()
+    for k, p in params.items():
+        state[k] = (p - lr * p.grad).detach()
+    return float(total.detach())
+
+
+@pytest.mark.parametrize("statistics", ["global", "rank"])
+@pytest.mark.parametrize(
+    ("devices", "plan", "ranks", "microbatches"),
+    [(1, "dp=1", 1, 2), (2, "dp=2", 2, 2), (2, "dp=2", 2, 1), (2, "dp=2,zero=3", 2, 2), (2, "dp=1,tp=2", 1, 2), (4, "dp=4", 4, 2)],
+)
+def test_steps_are_those_of_pytorch(devices: int, plan: str, ranks: int, microbatches: int, statistics: str) -> None:
+    """Three steps, of 8, 5 and 3 samples, NaN where there is none: loss, parameters and running statistics."""
+    trainer = Trainer(step_program(devices, plan, microbatches, statistics), poison_pads=True)
+    trainer.state.update(initial())
+    state, rows = initial(), 8 // microbatches // ranks
+    for n in (8, 5, 3):
+        x = torch.randn(n, 3, 4, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        pieces = [list(part.split(rows if statistics == "rank" else rows * ranks)) for part in x.split(rows * ranks)]
+        wanted = eager_step(state, pieces, 0.01)
+        assert trainer.step({"x": x}, lr=0.01)["loss"] == pytest.approx(wanted, rel=1e-12)
+        for name, value in state.items():
+            agree(trainer.state[name], value, 1e-12, what=f"{name} after {n} samples")

@@ -14,6 +14,7 @@ from dmlc.ir.location import DmlcError
 from dmlc.ops.emit import cast
 from dmlc.ops.terms import full
 from dmlc.passes._reverse import BackwardBuilder, Reverse, activity
+from dmlc.passes._statistics import set_statistics
 from dmlc.passes._step import model_names, new_state, scaling
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
@@ -28,6 +29,7 @@ class Autodiff(Pass):
 
     def run(self, module: Module, context: Context) -> bool:
         function = module.main
+        set_statistics(module)
         loss = loss_of(function)
         trained = trained_parameters(function)
         active = activity(function.body, set(trained))
