@@ -95,8 +95,7 @@ class _Text:
         lines.append(f"%{p}sq = dmlc.mul %{p}h{n}, %{p}h{n} : ({self.h}, {self.h}) -> {self.h}")
         lines += self._masked(f"{p}sqm", f"{p}sq", p)
         lines.append(f"%{p}loss = dmlc.reduce_sum %{p}sqm {{dims = array<i64: 0, 1>}} : ({self.h}) -> {self.s}")
-        lines.append(f"%{p}e = dmlc.add %{p}h{n}, %{p}h{n} : ({self.h}, {self.h}) -> {self.h}")
-        lines += self._masked(f"{p}d{n}", f"{p}e", p)
+        lines.append(f'%{p}d{n} = dmlc.add %{p}h{n}, %{p}h{n} {{dmlc.of = "{self.layers - 1}"}} : ({self.h}, {self.h}) -> {self.h}')
         for i in reversed(range(n)):
             lines += self._layer_back(p, i)
         return lines
@@ -106,19 +105,21 @@ class _Text:
         lines = [
             f"%{p}t{i} = dmlc.mul %{p}h{i + 1}, %{p}h{i + 1} : ({h}, {h}) -> {h}",
             f"%{p}u{i} = dmlc.sub %one, %{p}t{i} : ({self.s}, {h}) -> {h}",
-            f"%{p}k{i} = dmlc.mul %{p}d{i + 1}, %{p}u{i} : ({h}, {h}) -> {h}",
+            f'%{p}k{i} = dmlc.mul %{p}d{i + 1}, %{p}u{i} {{dmlc.of = "{i}"}} : ({h}, {h}) -> {h}',
             *self._masked(f"{p}km{i}", f"{p}k{i}", p),
             *self._masked(f"{p}hm{i}", f"{p}h{i}", p),
-            f'%{p}dw{i} = dmlc.contract %{p}hm{i}, %{p}km{i} {{equation = "bk,bj->kj"}} : ({h}, {h}) -> {w}',
+            f'%{p}dw{i} = dmlc.contract %{p}hm{i}, %{p}km{i} {{equation = "bk,bj->kj", dmlc.of = "{i}"}} : ({h}, {h}) -> {w}',
         ]
-        return lines + ([f'%{p}d{i} = dmlc.contract %{p}k{i}, %w{i} {{equation = "bj,kj->bk"}} : ({h}, {w}) -> {h}'] if i else [])
+        return lines + ([f'%{p}d{i} = dmlc.contract %{p}k{i}, %w{i} {{equation = "bj,kj->bk", dmlc.of = "{i}"}} : ({h}, {w}) -> {h}'] if i else [])
 
     def _valid(self, p: str, index: str) -> list[str]:
         if not self.masks:
             return []
         counts = f"array<i64: {self.count}, {self.ranks}>"
         return [
-            f"%{p}s, %{p}v = dmlc.window %batch_size, {index}, %r {{counts = {counts}, grain = 1 : i64}} : (tensor<i64>, tensor<i64>, tensor<i64>) -> (tensor<i64>, tensor<i64>)"
+            f"%{p}s, %{p}c = dmlc.window %total, {index}, %r {{counts = {counts}, grain = 1 : i64}} : (tensor<i64>, tensor<i64>, tensor<i64>) -> (tensor<i64>, tensor<i64>)",
+            f"%{p}left = dmlc.sub %batch_size, %{p}s : (tensor<i64>, tensor<i64>) -> tensor<i64>",
+            f"%{p}v = dmlc.clamp %{p}left {{min = 0 : i64, max = {self.rows} : i64}} : (tensor<i64>) -> tensor<i64>",
         ]
 
     def _masked(self, result: str, source: str, p: str) -> list[str]:

@@ -1,31 +1,27 @@
-"""`mask-elim`: drops a mask where the padding is proven to hold the identity already.
+"""`mask-elim`: drops a mask where the padding is proven to hold the identity already, or where it does not matter what it holds.
 
-What is known: a mask's own result; arguments, whose padding the loader fills with zeros (those relied on are marked `dmlc.pad = 0`);
-zeros through linear ops whose other operands have no such padding, or known finite padding; constants through pointwise ops.
+It does not matter for an operand of a sum of products (a weight gradient) whose other operand is zero there, if this one is finite:
+one of the two masks is enough, and none where zeros reach the product by themselves. In a backward pass they could: it is linear in the
+gradient it starts from. So where masks remain on gradients, the values these come from are masked instead, if that is less (the loss's
+few numbers instead of every layer's). See `_pads` for what is known; arguments, slices and inputs relied on are marked `dmlc.pad`.
 """
 
 from __future__ import annotations
 
-import math
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from dmlc.cost.model import type_bytes
+from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
 from dmlc.ir.sharding import Mesh
-from dmlc.ir.types import TensorType
-from dmlc.ops.base import definition, linear_of, rule_of
+from dmlc.ops.base import linear_of, rule_of
+from dmlc.passes._pads import Facts, Pad, Padding, Source, along, extent_of, identity_value, operand_pad
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 
-KEEP_ZERO = frozenset(f"dmlc.{n}" for n in ("gelu", "silu", "tanh", "sin", "tan", "erf", "asin", "atan", "sinh", "asinh", "expm1", "log1p", "mish", "hardswish", "elu", "leaky_relu"))
-
-
-@dataclass(frozen=True)
-class Pad:
-    """Every element of a dim's padding is `value`, provided the loader zero-fills `sources`."""
-
-    value: float
-    sources: frozenset[BlockArgument] = frozenset()
+Uses = dict[Op, tuple[list[Op], frozenset[Source]]]
 
 
 @dataclass(frozen=True)
@@ -38,129 +34,208 @@ class MaskElim(Pass):
     def run(self, module: Module, context: Context) -> bool:
         if "dmlc.spmd" not in module.attrs:
             return False
-        known = pads(module.main, Mesh.of(module))
-        changed = False
-        for op in module.main.body.ops:
-            if op.name != "dmlc.mask_pad":
-                continue
-            found = known.get((op.operands[0], op.attrs["dim"]))
-            if found is None or found.value != identity_value(op.attrs["identity"], op.operands[0].dtype):
-                continue
-            for arg in sorted(found.sources, key=lambda a: a.index):
-                arg.attrs["dmlc.pad"] = 0
+        main, mesh = module.main, Mesh.of(module)
+        moved = mask_origins(main, mesh)
+        dropped = drop(main, mesh)
+        return moved or dropped
+
+
+def drop(function: Function, mesh: Mesh) -> bool:
+    """Drop every mask, or use of one, that is not needed."""
+    known = Padding(function, mesh).run()
+    changed = False
+    for op in _masks(function):
+        pad = known.get((op.operands[0], op.attrs["dim"]))
+        if pad is not None and holds_identity(op, pad):
+            _rely_on(pad.sources)
             op.replace([op.operands[0]])
             changed = True
-        return changed
+    for mask, (users, sources) in unneeded_uses(function, known).items():
+        _rely_on(sources)
+        mask.results[0].replace_uses(mask.operands[0], users.__contains__)
+        if not mask.results[0].users:
+            mask.erase()
+        changed = True
+    return changed
 
 
-def identity_value(identity: Any, dtype: str) -> float | None:
-    """A mask's identity as a number; None where it depends on the integer type."""
-    if not isinstance(identity, str):
-        return float(identity)
-    if identity in ("sum", "or"):
-        return 0.0
-    if identity in ("prod", "and"):
-        return 1.0
-    if dtype.startswith(("f", "bf")):
-        return float("-inf") if identity == "max" else float("inf")
+def _masks(function: Function) -> list[Op]:
+    return [op for op in function.ops() if op.name == "dmlc.mask_pad"]
+
+
+def _rely_on(sources: Iterable[Source]) -> None:
+    """Say in the text whose padding is not free: zeros (0), or finite numbers in a batch input."""
+    for source in sources:
+        source.attrs["dmlc.pad"] = "finite" if isinstance(source, BlockArgument) and "dmlc.micro" in source.attrs else 0
+
+
+def holds_identity(mask: Op, pad: Pad) -> bool:
+    """Whether the padding that a mask fills holds its identity already."""
+    same_place = pad.extent is None or pad.extent == extent_of(mask.operands[1])
+    return same_place and pad.value is not None and pad.value == identity_value(mask.attrs["identity"], mask.operands[0].dtype)
+
+
+def unneeded_uses(function: Function, known: Facts) -> Uses:
+    """Mask -> users that need it not, with what that relies on; large masks first, so that the smaller of two that serve one product stays.
+
+    `known` is brought up to date while masks are chosen; the program is not.
+    """
+    found: Uses = {}
+    replaced: dict[tuple[Op, int], Value] = {}
+    for mask in sorted(_masks(function), key=lambda op: -type_bytes(op.results[0].type)):
+        pad = known.get((mask.operands[0], mask.attrs["dim"]))
+        if pad is None or not pad.is_finite or identity_value(mask.attrs["identity"], mask.operands[0].dtype) != 0.0:
+            continue
+        if pad.extent is not None and pad.extent != extent_of(mask.operands[1]):
+            continue
+        for user in dict.fromkeys(mask.results[0].users):
+            relied = _covered(user, mask, pad, known, replaced)
+            if relied is not None:
+                users, sources = found.get(mask, ([], frozenset()))
+                found[mask] = ([*users, user], sources | relied)
+                replaced.update({(user, i): mask.operands[0] for i, v in enumerate(user.operands) if v is mask.results[0]})
+    return found
+
+
+def _covered(user: Op, mask: Op, pad: Pad, known: Facts, replaced: dict[tuple[Op, int], Value]) -> frozenset[Source] | None:
+    """What it relies on that `user`, which sums over the masked dim, adds zeros there without the mask; None when it might not."""
+    at = [i for i, v in enumerate(user.operands) if v is mask.results[0]]
+    if user.dialect != "dmlc" or user.regions or len(at) != 1:
+        return None
+    rule = rule_of(user)
+    factors = rule.operands[at[0]][mask.attrs["dim"]]
+    if len(factors) != 1 or factors[0] not in rule.reduced or rule.combiner(factors[0]) != "sum":
+        return None
+    extent = extent_of(mask.operands[1])
+    for members in linear_of(user):
+        if at[0] in members:
+            continue
+        pads = [_pad_now(user, i, factors[0], known, replaced) for i in sorted(members)]
+        if pads and all(p is not None and p.is_zero and p.extent in (None, extent) for p in pads):
+            return frozenset(s for p in [pad, *pads] if p is not None for s in p.sources)
     return None
 
 
-def pads(function: Function, mesh: Mesh) -> dict[tuple[Value, int], Pad]:
-    """What is known of the padding of each value's dims."""
-    known: dict[tuple[Value, int], Pad] = {}
-    for arg in function.args:
-        sharding = arg.attrs.get("dmlc.storage") or arg.attrs.get("dmlc.sharding")
-        shape = arg.attrs.get("dmlc.global", arg.shape)
-        for d in range(arg.tensor.rank):
-            if sharding is not None and sharding.dims[d] and not mesh.is_even(shape[d], sharding.dims[d], sharding.grain(d)):
-                known[arg, d] = Pad(0.0, frozenset([arg]))
-    for op in function.body:
-        if op.name == "dmlc.mask_pad":
-            _mask(op, known)
-        elif op.dialect == "dmlc" and not op.regions and op.results:
-            _through(op, known)
-    return known
+def _pad_now(op: Op, i: int, factor: str, known: Facts, replaced: dict[tuple[Op, int], Value]) -> Pad | None:
+    """`operand_pad` of an operand whose mask may be gone already."""
+    if (op, i) not in replaced:
+        return operand_pad(op, i, factor, known)
+    (dim,) = (d for d, factors in enumerate(rule_of(op).operands[i]) if factors == (factor,))
+    return known.get((replaced[op, i], dim))
 
 
-def _mask(op: Op, known: dict[tuple[Value, int], Pad]) -> None:
-    source, result = op.operands[0], op.results[0]
-    for d in range(result.tensor.rank):
-        if (source, d) in known:
-            known[result, d] = known[source, d]
-    value = identity_value(op.attrs["identity"], source.dtype)
-    if value is not None:
-        known[result, op.attrs["dim"]] = Pad(value)
+# ---------------------------------------------------------------- masks where gradients begin
 
 
-def _through(op: Op, known: dict[tuple[Value, int], Pad]) -> None:
-    if not any((v, d) in known for v in op.operands for d in range(getattr(v.type, "rank", 0))):
-        return
+def mask_origins(function: Function, mesh: Mesh) -> bool:
+    """Mask the values that masked gradients come from, where that is less than what masks are dropped for it."""
+    known = Padding(function, mesh).run()
+    origins = _origins(function, known)
+    if not origins:
+        return False
+    assumed = {place: Pad(0.0, extent_of(valid), frozenset([place]), 1) for place, valid in origins.items()}
+    facts = Padding(function, mesh, assumed).run()
+    used, saved = _gain(function, known, facts)
+    wanted = {place: valid for place, valid in origins.items() if place in used}
+    if sum(type_bytes(value.type) for value, _ in wanted) >= saved:
+        return False
+    ids = IdPool(function)
+    for (value, dim), valid in wanted.items():
+        _mask(value, dim, valid, ids)
+    return bool(wanted)
+
+
+def _gain(function: Function, known: Facts, facts: Facts) -> tuple[set[Source], int]:
+    """What the masks that `facts` make superfluous, and `known` does not, rely on, and their bytes."""
+    used: set[Source] = set()
+    before = set(unneeded_uses(function, known))
+    saved = 0
+    later = unneeded_uses(function, facts)
+    for op in _masks(function):
+        here = (op.operands[0], op.attrs["dim"])
+        if here in known and holds_identity(op, known[here]):
+            continue
+        if here in facts and holds_identity(op, facts[here]):
+            used |= facts[here].sources
+        elif op in later and op not in before:
+            used |= later[op][1]
+        else:
+            continue
+        saved += type_bytes(op.results[0].type)
+    return used, saved
+
+
+def _origins(function: Function, known: Facts) -> dict[tuple[Value, int], Value]:
+    """Where the gradients that still need a mask begin: (value, dim) -> the number of valid elements."""
+    found: dict[tuple[Value, int], Value] = {}
+    seen: set[tuple[Value, int]] = set()
+    for op in _masks(function):
+        here = (op.operands[0], op.attrs["dim"])
+        needed = here not in known or not holds_identity(op, known[here])
+        if needed and identity_value(op.attrs["identity"], op.operands[0].dtype) == 0.0 and is_backward(op.operands[0], op):
+            for place in _beginnings(here, op, known, seen):
+                found.setdefault(place, op.operands[1])
+    return found
+
+
+def is_backward(value: Value, beside: Op) -> bool:
+    return value.op is not None and "dmlc.of" in value.op.attrs and value.op.block is beside.block
+
+
+def _beginnings(place: tuple[Value, int], mask: Op, known: Facts, seen: set[tuple[Value, int]]) -> Iterator[tuple[Value, int]]:
+    """Walk from a gradient to the gradients it is linear in, as far as there are any."""
+    todo = [place]
+    while todo:
+        here = todo.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        further = _comes_from(*here, mask, known)
+        if further:
+            todo += further
+        else:
+            yield here
+
+
+def _comes_from(value: Value, dim: int, mask: Op, known: Facts) -> list[tuple[Value, int]]:
+    """The gradients that would have to be zero for `value` to be; [] when there are none, or something else is not finite."""
+    op = value.op
+    assert op is not None
+    if op.regions or op.dialect != "dmlc" or op.name == "dmlc.mask_pad":
+        return []
     rule = rule_of(op)
-    for j, result in enumerate(op.results):
-        for d, factors in enumerate(rule.results[j]):
-            if len(factors) == 1 and factors[0] not in rule.whole:
-                found = _zero(op, rule, factors[0], known) or _constant(op, rule, factors[0], known)
-                if found is not None:
-                    known[result, d] = found
+    factors = rule.results[op.results.index(value)][dim]  # type: ignore[arg-type]
+    for members in linear_of(op) if len(factors) == 1 and factors[0] not in rule.whole else ():
+        places = [(op.operands[i], d) for i in sorted(members) for d, f in enumerate(rule.operands[i]) if f == factors]
+        if places and all(is_backward(v, mask) for v, _ in places):
+            zeros = {place: Pad(0.0, extent_of(mask.operands[1]), sign=1) for place in places}
+            made = along(op, factors[0], ChainMap(zeros, known))
+            if made is not None and made.is_zero:
+                return places
+    return []
 
 
-def _pad_of(op: Op, rule: Any, i: int, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
-    """What operand i holds in the padding of `factor`; a constant tensor holds its value there."""
-    value = op.operands[i]
-    for d, factors in enumerate(rule.operands[i]):
-        if factors == (factor,):
-            return known.get((value, d))
-    return Pad(float(value.op.attrs["value"])) if value.op is not None and value.op.name == "dmlc.full" else None
+def _mask(value: Value, dim: int, valid: Value, ids: IdPool) -> None:
+    """All uses of `value` read it masked."""
+    op = value.op
+    assert op is not None
+    _move_up(valid, op)
+    users = set(value.users)
+    with Builder.after(op, ids).for_op(op) as b:
+        masked = b.emit("dmlc.mask_pad", value, valid, tag="mask", dim=dim, identity="sum")
+    value.replace_uses(masked, users.__contains__)
 
 
-def _carries(rule: Any, i: int, factor: str) -> bool:
-    return any(factor in factors for factors in rule.operands[i])
-
-
-def _zero(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
-    """An op is zero where a set of operands it is linear in is zero and the padding of the others is finite (zero times NaN is NaN)."""
-    for members in linear_of(op):
-        found = [_pad_of(op, rule, i, factor, known) for i in sorted(members)]
-        others = [_pad_of(op, rule, i, factor, known) for i in range(len(op.operands)) if i not in members and _carries(rule, i, factor)]
-        if found and all(p is not None and p.value == 0.0 for p in found) and all(p is not None and _keeps_zero(op, p.value) for p in others):
-            return Pad(0.0, frozenset(s for p in found + others if p for s in p.sources))
-    return None
-
-
-def _keeps_zero(op: Op, other: float) -> bool:
-    """Zero times this, or over this, is zero."""
-    return math.isfinite(other) and (op.name != "dmlc.div" or other != 0.0)
-
-
-def _constant(op: Op, rule: Any, factor: str, known: dict[tuple[Value, int], Pad]) -> Pad | None:
-    """A pointwise op of known constants."""
-    d = definition(op)
-    if rule.reduced or rule.whole or not op.operands or len(op.results) != 1:
-        return None
-    found = [_pad_of(op, rule, i, factor, known) for i in range(len(op.operands))]
-    if not all(found):
-        return None
-    if op.name in KEEP_ZERO and all(p is not None and p.value == 0.0 for p in found):
-        return Pad(0.0, found[0].sources if found[0] else frozenset())
-    if d.fold is None:
-        return None
-    import numpy
-
-    from dmlc.ir.weights import NUMPY
-
-    if any(v.dtype in ("bf16", "f8E4M3FN", "f8E5M2") for v in (*op.operands, *op.results)):
-        return None
-    made = d.fold(_single(op), [numpy.full((1,) * v.tensor.rank, p.value, NUMPY[v.dtype]) for v, p in zip(op.operands, found) if p])
-    if made is None:
-        return None
-    return Pad(float(made[0].reshape(-1)[0]), frozenset(s for p in found if p for s in p.sources))
-
-
-def _single(op: Op) -> Op:
-    """The same op on tensors of one element."""
-
-    def one(value: Value) -> TensorType:
-        return value.tensor.with_shape((1,) * value.tensor.rank)
-
-    return Op(op.name, [Value(one(v)) for v in op.operands], [one(r) for r in op.results], op.attrs)
+def _move_up(valid: Value, before: Op) -> None:
+    """Bring what `valid` is computed from before an op of its block."""
+    made = valid.op
+    block = before.block
+    assert block is not None
+    if made is None or made.block is not block:
+        return
+    position = {op: n for n, op in enumerate(block)}
+    if position[made] < position[before]:
+        return
+    for operand in made.operands:
+        _move_up(operand, before)
+    block.insert_before(before, made.remove())

@@ -97,7 +97,7 @@ class Exchange:
 
     def _reduce_scatter(self, attrs: Any, i: int, parts: list[torch.Tensor], index: int) -> torch.Tensor:
         whole = combine(parts, attrs.get("combiner", "sum"))
-        return self._part(whole, attrs["dims"][i], attrs["sizes"][i], attrs["grains"][i], attrs["axes"], index)
+        return self._part(whole, attrs["dims"][i], attrs["sizes"][i], attrs["grains"][i], attrs["axes"], index, "dmlc.pad" in attrs)
 
     def _all_to_all(self, attrs: Any, i: int, parts: list[torch.Tensor], index: int) -> torch.Tensor:
         mine = [self._part(p, attrs["split_dims"][i], attrs["split_sizes"][i], attrs["split_grains"][i], attrs["axes"], index) for p in parts]
@@ -108,14 +108,15 @@ class Exchange:
         counts = [self.mesh.sizes[a] for a in attrs["axes"]]
         return _nested_join(parts, attrs["dims"][i], attrs["sizes"][i], attrs["grains"][i], counts)
 
-    def _part(self, x: torch.Tensor, dim: int, size: int, grain: int, axes: Any, index: int) -> torch.Tensor:
+    def _part(self, x: torch.Tensor, dim: int, size: int, grain: int, axes: Any, index: int, zeros: bool = False) -> torch.Tensor:
+        """A rank's part; its padding is poisoned unless the program relies on zeros there."""
         counts = [self.mesh.sizes[a] for a in axes]
         indices = []
         for c in reversed(counts):
             indices.insert(0, index % c)
             index //= c
         start, valid = self.mesh.window(size, axes, dict(zip(axes, indices)), grain)
-        fill = poison(x.dtype) if self.poison_pads else 0
+        fill = poison(x.dtype) if self.poison_pads and not zeros else 0
         return pad_to(x.narrow(dim, min(start, size), valid), dim, self.mesh.local_size(size, axes, grain), fill)
 
     # -------------------------------------------------- diagnosis

@@ -69,7 +69,7 @@ class Rank:
             if is_start(op):
                 return [posted]  # type: ignore[list-item]
             return (yield from self._wait(posted, op))
-        if op.name == "dmlc.shard_slice" and self.poison_pads:
+        if op.name == "dmlc.shard_slice" and self.poison_pads and "dmlc.pad" not in op.attrs:
             return [self._poisoned_slice(op, *operands)]
         results = evaluate(op, operands, self.promote)
         return results
