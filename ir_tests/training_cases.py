@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from training_models import BATCH, CLASSES, IGNORED, TIME
 
 from dmlc import driver
-from dmlc.ir.core import Module
 from dmlc.interpret.train import Trainer
+from dmlc.ir.core import Module
 from dmlc.passmanager.context import Context
 from dmlc.passmanager.manager import PassManager
 from dmlc.passmanager.pipeline import parse_pipeline
