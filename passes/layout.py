@@ -16,10 +16,11 @@ from dmlc.cost.cost import transfer
 from dmlc.cost.model import type_bytes
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import Builder, IdPool
-from dmlc.ir.core import BlockArgument, Module, Op, Value
+from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
 from dmlc.ops.base import definition, rule_of
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.choice import regions_of
 
 CHANNELS_LAST = (0, 2, 3, 1)
 KEY = "dmlc.layout"
@@ -37,12 +38,13 @@ class Layout(Pass):
     force: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
-        graph = UnitGraph.of(module.main, cost)
-        choice = decide(graph, Choice.of(module, order=False), cost, self.force)
-        for chain in chains(graph):
-            if chain[0].id not in choice.layout:
-                context.remark(chain[0], f"{len(chain)} convolutions stay row-major: channels-last would save less than the conversions at their borders take")
+        cost, choice = CostModel(Cluster.of(module)), Choice.of(module, order=False)
+        for _, block in regions_of(module.main):
+            graph = UnitGraph(block, cost)
+            choice = decide(graph, choice, cost, self.force)
+            for chain in chains(graph):
+                if chain[0].id not in choice.layout:
+                    context.remark(chain[0], f"{len(chain)} convolutions stay row-major: channels-last would save less than the conversions at their borders take")
         return apply(module, choice)
 
 
@@ -124,10 +126,14 @@ def borders(chain: Sequence[Op], cost: CostModel) -> list[Value]:
 
 
 def apply(module: Module, choice: Choice) -> bool:
-    """Annotates the convolutions and their weights, and converts each image that enters a chain."""
-    marked = [op for op in module.main.body if op.id in choice.layout]
-    converted: dict[Value, Value] = {}
+    """Annotates the convolutions and their weights, and converts each image that enters a chain, once a region."""
     ids = IdPool(module.main)
+    return any([_apply_block(block, choice, ids) for _, block in regions_of(module.main)])
+
+
+def _apply_block(block: Block, choice: Choice, ids: IdPool) -> bool:
+    marked = [op for op in block if op.id in choice.layout]
+    converted: dict[Value, Value] = {}
     changed = False
     for op in marked:
         order = choice.layout[op.id]
