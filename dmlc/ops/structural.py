@@ -65,6 +65,7 @@ class Barrier(Structural):
     name = "dmlc.barrier"
     torch = "{0}"
     effects = "order"
+    view = 0
     no_vjp = "made after autodiff"
 
     @staticmethod

@@ -50,6 +50,11 @@ def outside_values(op: Op) -> list[Value]:
     return list(seen)
 
 
+def read_values(op: Op) -> list[Value]:
+    """Outside values whose contents the op reads: a barrier's trigger only orders it."""
+    return [op.operands[0]] if op.name == "dmlc.barrier" else outside_values(op)
+
+
 def root_of(value: Value) -> Value:
     """The value whose buffer `value` uses: itself unless a view makes it."""
     while value.op is not None:
@@ -70,7 +75,7 @@ def storages(nodes: Sequence[Sequence[Op]], arguments: Sequence[Value] = (), kep
     maker: dict[Value, int] = dict.fromkeys(arguments, -1)
     readers: dict[Value, dict[int, None]] = {}
     for op in ops:
-        for value in outside_values(op):
+        for value in read_values(op):
             readers.setdefault(root_of(value), {})[position[op]] = None
         for result in op.results:
             if root_of(result) is result:
