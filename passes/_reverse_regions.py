@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dmlc.ir.builder import Builder
+from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Block, Op, OpResult, Region, Value
 from dmlc.ir.types import TensorType
 from dmlc.ops.terms import full
@@ -80,17 +80,17 @@ def reverse_scan(outer: Reverse, op: Op, grads: Grads) -> None:
         given.append(total if more is None else inside.emit("dmlc.add", total, more))
     inside.op("dmlc.yield", given, result_types=[])
     erase_unused(block)
-    _save(op, stacks)
+    _save(op, stacks, b.ids)
     starts = [_or_zeros(b, grads[k], op.operands[k]) for k in carried] + [full(b, v.tensor, 0) for v in outside]
     made = b.op("dmlc.scan", starts, {"count": count}, types, tag="grad", regions=[Region([block])])
     for value, grad in zip([*(op.operands[k] for k in carried), *outside], made.results):
         outer.add(value, grad)
 
 
-def _save(op: Op, stacks: list[Value]) -> None:
+def _save(op: Op, stacks: list[Value], ids: IdPool | None) -> None:
     """Let the forward loop carry, for each stack that is read, a tensor [count, ...] of the values carried into each iteration."""
-    body, before = op.region.block, Builder.before(op)
-    inside = Builder(body, body.terminator, before.ids, op)
+    body, before = op.region.block, Builder.before(op, ids)
+    inside = Builder(body, body.terminator, ids, op)
     yielded = list(body.terminator.operands)
     for k, stack in enumerate(stacks):
         if not stack.uses:
