@@ -13,7 +13,7 @@ from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.manager import Report
 from dmlc.record import plan_record as plan_record
-from dmlc.training import Training, evaluation_form, freeze, name_loss, pin_to, same_weights, unused_parameters
+from dmlc.training import HELD, Training, batch_of, degrees_of, evaluation_form, freeze, name_loss, pin_to, same_weights, unused_parameters
 
 USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
 
@@ -181,15 +181,15 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     """Run the pipeline over a loaded model (its module is changed in place), and under training over its evaluation program too."""
     compiled = run_pipeline(loaded, options, progress)
     if loaded.evaluation is not None:
-        annotate(loaded.evaluation.module, options, "eval")
-        pin_to(compiled, loaded.evaluation.module)
+        pin_to(compiled.module, loaded.evaluation.module)
         dump = options.dump / "evaluation" if options.dump is not None else None
-        compiled.evaluation = run_pipeline(loaded.evaluation, replace(options, pipeline="evaluation", dump=dump), progress)
+        same = replace(options, plan=degrees_of(compiled.module) or options.plan, pipeline="evaluation", dump=dump)
+        compiled.evaluation = run_pipeline(loaded.evaluation, same, progress, "eval")
         same_weights(compiled.module, compiled.evaluation.module)
     return compiled
 
 
-def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None]) -> Compiled:
+def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train") -> Compiled:
     """One program through its pipeline: the one asked for, or the usual one of its mode."""
     from dmlc.passmanager.context import Context
     from dmlc.passmanager.manager import PassManager
@@ -197,7 +197,7 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     from dmlc.pipelines import PIPELINES
 
     module = loaded.module
-    annotate(module, options)
+    annotate(module, options, mode)
     context = Context(loaded.weights)
     passes = parse_pipeline(options.pipeline or USUAL[module.attrs.get("dmlc.mode")], PIPELINES)
     before = sum(1 for op in module.main.ops() if op is not module.main.return_op)
@@ -230,8 +230,8 @@ def annotate(module: Module, options: Options, mode: str = "train") -> None:
         request["memory"] = options.memory
     if options.slack is not None:
         request["slack"] = options.slack
-    if options.train is not None and mode == "train":
-        request["microbatches"] = options.microbatches
+    if options.train is not None:
+        request |= {"microbatches": options.microbatches, **batch_of(module)}
     refuse_other_request(module, options)
     if options.train is not None:
         module.attrs.setdefault("dmlc.mode", mode)
@@ -277,8 +277,10 @@ def visible_gpu() -> str | None:
 
 
 def final_weights(compiled: Compiled) -> dict[str, Any]:
-    """Argument name -> global tensor, recipes evaluated: what the output folder stores."""
+    """Argument name -> global tensor, recipes evaluated: what the output folder stores. Of training also what only the evaluation program reads."""
     from dmlc.interpret.arguments import Arguments
 
     arguments = Arguments(compiled.module, {}, compiled.weights)
-    return {a.name: arguments.value(a) for a in compiled.module.main.args if a.attrs.get("dmlc.role", "input") != "input"}
+    roles = HELD if compiled.module.attrs.get("dmlc.mode") else (*HELD, "seed", "hyper", "size", "state")
+    own = {a.name: arguments.value(a) for a in compiled.module.main.args if a.attrs.get("dmlc.role", "input") in roles}
+    return {**final_weights(compiled.evaluation), **own} if compiled.evaluation is not None else own

@@ -6,16 +6,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import BlockArgument, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from dmlc.driver import Compiled
 
 LOSSES = ("cross-entropy", "mse", "bce")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -134,6 +131,12 @@ def name_loss(module: Module) -> None:
     scalars[0]["dmlc.name"] = "loss"
 
 
+def batch_of(module: Module) -> dict[str, int]:
+    """The number of samples the program was imported for, where an input tells it."""
+    args = [a for a in module.main.args if "dmlc.batch_dim" in a.attrs]
+    return {"batch": int(args[0].shape[args[0].attrs["dmlc.batch_dim"]])} if args else {}
+
+
 def unused_parameters(module: Module) -> list[str]:
     """Names of parameters that the program never reads: they get no gradient and stay as they are on every rank."""
     return [n for a in module.main.args if a.attrs.get("dmlc.role") == "param" and not a.uses for n in names_of(a)]
@@ -146,19 +149,22 @@ def _listed(names: list[str]) -> str:
 # ---------------------------------------------------------------- the evaluation program
 
 
-def pin_to(trained: Compiled, module: Module) -> None:
-    """Give the arguments of an evaluation program, not yet compiled, the places that the training program keeps its weights in, and the
-    training program's cluster and degrees."""
-    program = trained.module
-    storage = {a.name: a.attrs[key] for a in program.main.args for key in ("dmlc.storage", "dmlc.sharding") if key in a.attrs and a.attrs.get("dmlc.role") in HELD}
+def pin_to(program: Module, module: Module) -> None:
+    """Give an evaluation program, not yet compiled, the mesh of the compiled training `program`, and its arguments the places of the weights there."""
+    if program.mesh_op is not None:
+        mesh, first = program.mesh_op.clone(), module.body.first
+        assert first is not None
+        module.body.insert_before(first, mesh)
+    storage = {a.name: a.attrs["dmlc.storage"] for a in program.main.args if "dmlc.storage" in a.attrs and a.attrs.get("dmlc.role") in HELD}
     for a in module.main.args:
-        place = storage.get(a.name)
-        if place is not None and a.attrs.get("dmlc.role") in HELD:
-            a.attrs["dmlc.storage"] = place
+        if a.name in storage and a.attrs.get("dmlc.role") in HELD:
+            a.attrs["dmlc.storage"] = storage[a.name]
+
+
+def degrees_of(program: Module) -> str:
+    """The degrees of a planned program as a plan's text, without what concerns training alone."""
     plan = program.attrs.get("dmlc.plan")
-    if plan is not None:
-        request = {**module.attrs["dmlc.request"], "plan": f"dp={plan['dp']},tp={plan['tp']}"}
-        module.attrs["dmlc.request"] = AttrDict(request)
+    return f"dp={plan['dp']},tp={plan['tp']}" if plan is not None else ""
 
 
 def same_weights(trained: Module, evaluated: Module) -> None:

@@ -129,7 +129,8 @@ def measure_passes(loaded: Any, options: Any, clock: Clock) -> Any:
 def measure_emission(compiled: Any, clock: Clock) -> None:
     from dmlc import driver
     from dmlc.codegen.aot import kernels_report
-    from dmlc.codegen.pytorch import emit_model, emit_table
+    from dmlc.codegen.pytorch import emit_model
+    from dmlc.codegen.table import emit_table
     from dmlc.codegen.triton_source import emit_kernels
     from dmlc.ir.printer import print_module
 

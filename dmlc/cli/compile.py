@@ -90,20 +90,43 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
 
 def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path, extra: dict[str, bytes]) -> None:
     from dmlc import driver
-    from dmlc.codegen.folder import write_folder
-    from dmlc.codegen.triton_source import emit_kernels
+    from dmlc.codegen.folder import Evaluation, write_folder
 
-    kernels = report = None
-    if any(op.name == "kernel.call" for op in compiled.module.main.ops()):
-        kernels = emit_kernels(compiled.module)
-        report = None if args.no_kernel_report else kernel_report(kernels)
-    dumps = {p.name: p for p in sorted((scratch / "ir").glob("*"))} if args.dump_ir else {}
+    kernels = kernels_of(compiled)
+    report = kernel_report(kernels) if kernels is not None and not args.no_kernel_report else None
+    folder = scratch / "ir"
+    dumps = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()} if args.dump_ir else {}
     weights, plan = driver.final_weights(compiled), driver.plan_record(compiled)
-    compiled.module.attrs.pop("dmlc.weights", None)  # the file beside the dumps; the program's own have other names
+    evaluation = None
+    if compiled.evaluation is not None:
+        evaluation = Evaluation(compiled.evaluation.module, kernels_of(compiled.evaluation))
+        extra = {**extra, **original_file(args.model)}
+    for module in [compiled.module, *([evaluation.module] if evaluation else [])]:
+        module.attrs.pop("dmlc.weights", None)  # the file beside the dumps; the program's own have other names
     try:
-        write_folder(compiled.module, out, weights, plan, Path(args.model).name, kernels, report, dumps, extra, args.force)
+        write_folder(compiled.module, out, weights, plan, Path(args.model).name, kernels, report, dumps, extra, args.force, evaluation)
     except OSError as e:
         raise DmlcError(f"the output folder cannot be written ({e.strerror}); choose another with -o", Loc(str(out))) from None
+
+
+def kernels_of(compiled: Compiled) -> str | None:
+    """Text of `kernels.py`, where the program has kernels."""
+    from dmlc.codegen.triton_source import emit_kernels
+
+    return emit_kernels(compiled.module) if any(op.name == "kernel.call" for op in compiled.module.main.ops()) else None
+
+
+def original_file(model: str) -> dict[str, bytes]:
+    """The ONNX file that trained weights can be written back into, its external data inside it."""
+    if not model.endswith(".onnx"):
+        return {}
+    import onnx
+
+    try:
+        return {"source.onnx": onnx.load(model).SerializeToString()}
+    except (ValueError, onnx.onnx_cpp2py_export.checker.ValidationError):  # protobuf's limit of 2 GB
+        print("note: the model is too large for one file, so source.onnx is left out: trained weights come as a state dict only")
+        return {}
 
 
 def kernel_report(kernels: str) -> dict[str, Any] | None:

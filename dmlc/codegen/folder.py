@@ -7,12 +7,15 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dmlc import __version__
 from dmlc.codegen.copied import prelude_text, source_of
-from dmlc.codegen.pytorch import emit_model, emit_table
+from dmlc.codegen.output import TRAINING_FILES
+from dmlc.codegen.pytorch import emit_model
+from dmlc.codegen.table import TARGET, emit_table
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
 from dmlc.ir.printer import print_module
@@ -36,6 +39,31 @@ Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` i
 written from, `plan.json` the decisions and their reasons, `kernels.py` the fused kernels, `table.py` the shapes and shardings.
 """
 
+TRAINING_README = """# Compiled by dmlc {version}
+
+A training step of {source} for {ranks} rank(s), {plan}.
+
+    ./launch.sh --data file.py:function --steps 1000 --lr 3e-4 --log metrics.jsonl --checkpoint-dir checkpoints
+    ./launch.sh --resume auto --checkpoint-dir checkpoints --steps 2000 --export trained.safetensors
+
+The function gives a dataset of samples (map-style or iterable); a sample is a dictionary by input name, or a tuple: {inputs}.
+Without --data seeded random samples are used. Learning rate, weight decay, clipping (--max-norm), schedule, batch size, number of
+microbatches, steps and seed are arguments of this program: changing them compiles nothing. `./launch.sh --help` lists all.
+On several machines set NNODES, NODE_RANK and MASTER_ADDR; `slurm.sh` is an example for Slurm.
+
+Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` is one step of one rank, `evaluation.py` the model as it is
+evaluated (--eval-data), `program.mlir` and `evaluation.mlir` the IR they were written from, `plan.json` the decisions and their reasons,
+`table.py` the shapes and shardings, `train.py` and the files it imports the loop around the step.
+"""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The program that evaluates what a training folder trains, and the text of its kernels."""
+
+    module: Module
+    kernels: str | None = None
+
 
 def write_folder(
     module: Module,
@@ -48,13 +76,14 @@ def write_folder(
     dumps: dict[str, Path] | None = None,
     extra: dict[str, bytes] | None = None,
     force: bool = False,
+    evaluation: Evaluation | None = None,
 ) -> None:
-    """Write everything under `out` at once. `weights`: argument name -> tensor."""
+    """Write everything under `out` at once. `weights`: argument name -> tensor, of both programs where there is an `evaluation`."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        _write_files(module, staging, weights, plan, source, kernels, kernel_report, dumps or {}, extra or {})
+        _write_files(module, staging, weights, plan, source, kernels, kernel_report, dumps or {}, extra or {}, evaluation)
         _move(staging, out, force)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -96,6 +125,7 @@ def _write_files(
     kernel_report: dict[str, Any] | None,
     dumps: dict[str, Path],
     extra: dict[str, bytes],
+    evaluation: Evaluation | None,
 ) -> None:
     ranks = Mesh.of(module).devices
     weights_file = None
@@ -105,9 +135,10 @@ def _write_files(
         weights_file = "weights/model.safetensors"
         (out / "weights").mkdir()
         save_file({name: t.contiguous() for name, t in sorted(weights.items())}, str(out / weights_file))
+    title = f"{source}, compiled by dmlc {__version__} for {ranks} rank(s): {plan.get('plan', '')}."
     texts = {
-        "model.py": emit_model(module, f"{source}, compiled by dmlc {__version__} for {ranks} rank(s): {plan.get('plan', '')}."),
-        "table.py": emit_table(module, weights_file),
+        "model.py": emit_model(module, title),
+        "table.py": emit_table(module, weights_file, source),
         "prelude.py": prelude_text(),
         "runtime.py": source_of("dmlc.codegen.output", "runtime.py"),
         "launch.py": source_of("dmlc.codegen.output", "launch.py"),
@@ -117,16 +148,40 @@ def _write_files(
         "README.md": README.format(version=__version__, source=source, ranks=ranks, plan=plan.get("plan", "one rank")),
         MARK: f"{__version__}\n",
     }
+    if module.attrs.get("dmlc.mode") == "train":
+        texts |= training_texts(module, source, plan)
+    if evaluation is not None:
+        texts |= evaluation_texts(evaluation, title, weights_file, source)
     if kernels is not None:
         texts["kernels.py"] = kernels
+    if kernels is not None or "evaluation_kernels.py" in texts:
         texts["bf16_interpreter.py"] = source_of("dmlc.codegen", "bf16_interpreter.py")
     if kernel_report is not None:
         texts["kernels.json"] = json.dumps(kernel_report, indent=2) + "\n"
     for name, text in texts.items():
         (out / name).write_text(text)
     for name, path in dumps.items():
-        (out / "ir").mkdir(exist_ok=True)
+        (out / "ir" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(str(path), out / "ir" / name)
     for name, data in extra.items():
         (out / name).write_bytes(data)
-    (out / "launch.sh").chmod(0o755)
+    for script in out.glob("*.sh"):
+        script.chmod(0o755)
+
+
+def training_texts(module: Module, source: str, plan: dict[str, Any]) -> dict[str, str]:
+    """The trainer around the step, and a README that tells how to use it."""
+    names = [a.name for a in module.main.args if a.attrs.get("dmlc.role", "input") == "input"]
+    inputs = ", ".join(sorted(names, key=lambda name: name == TARGET))  # in the order of a sample that is a tuple
+    said = {"version": __version__, "source": source, "ranks": Mesh.of(module).devices, "plan": plan.get("plan", "one rank"), "inputs": f"({inputs})"}
+    files = {name: source_of("dmlc.codegen.output", name) for name in TRAINING_FILES}
+    return {**files, "launch.sh": source_of("dmlc.codegen.output", "launch_train.sh"), "README.md": TRAINING_README.format(**said)}
+
+
+def evaluation_texts(evaluation: Evaluation, title: str, weights_file: str | None, source: str) -> dict[str, str]:
+    texts = {
+        "evaluation.py": emit_model(evaluation.module, f"{title} As it is evaluated.", "evaluation_kernels"),
+        "evaluation_table.py": emit_table(evaluation.module, weights_file, source),
+        "evaluation.mlir": print_module(evaluation.module),
+    }
+    return {**texts, "evaluation_kernels.py": evaluation.kernels} if evaluation.kernels is not None else texts

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dmlc.codegen.copied import prelude_names
+from dmlc.codegen.host import sent
+from dmlc.codegen.lifetimes import is_fresh, last_uses, replaced
 from dmlc.codegen.names import Names, identifier
-from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ir.types import FutureType, TensorType
+from dmlc.ir.types import FutureType
 from dmlc.ops.base import definition
 from dmlc.ops.comm import base_name, is_start
 from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
@@ -40,7 +42,7 @@ from runtime import Collectives
 {kernels}
 
 class Program:
-    """Call it with the rank's weights and inputs (dictionaries by name); it returns the results in order."""
+    """Call it with the rank's weights and inputs (dictionaries by name); it returns the results in order.{replaces}"""
 
     def __init__(self, mesh, device):
         self.mesh, self.device = mesh, device
@@ -49,6 +51,11 @@ class Program:
     def __call__(self, weights, inputs):
         mesh, device, comm = self.mesh, self.device, self.comm
 '''
+
+REPLACES = """
+
+    A new value takes the old one's place in `weights` as soon as that is read no more; scalars are the caller's to put there.
+    """
 
 
 class Writer:
@@ -68,14 +75,17 @@ class Writer:
 
     # -------------------------------------------------- blocks
 
-    def block(self, block: Block, finish: Callable[[Op], None]) -> None:
-        """Ops in order, each value deleted after its last use; `finish` writes the terminator."""
-        last = _last_uses(block)
+    def block(self, block: Block, finish: Callable[[Op], None], replaced: dict[Op, list[tuple[BlockArgument, Value]]] | None = None) -> None:
+        """Ops in order, each value deleted after its last use; `finish` writes the terminator. `replaced`: arguments put back after an op."""
+        last = last_uses(block)
         for op in block:
             if op is block.last:
                 return finish(op)
             self.op(op)
             gone = [self.names[v] for v in last.get(op, [])]
+            for arg, new in (replaced or {}).get(op, ()):
+                self.line(f"weights[{arg.name!r}] = {self.names[new]}")
+                gone += [self.names[arg]] if arg.uses else []
             if gone:
                 self.line(f"del {', '.join(gone)}")
         return None
@@ -84,12 +94,15 @@ class Writer:
         special = SPECIAL.get(base_name(op))
         if special is not None:
             return special(self, op)
-        operands = [self.names[v] for v in op.operands]
-        text = render_torch(op, operands)
+        text = render_torch(op, self.operands(op))
         if definition(op).given and op.results[0].type.rank and not any(v.tensor.rank for v in op.operands):  # type: ignore[union-attr]
             text = f"{text}.to(device)"  # made from nothing or from scalars; those stay on the host, where they mix with any device's tensors
         self.assign(op, text)
         return None
+
+    def operands(self, op: Op) -> list[str]:
+        """The operands' variables; scalars of the host where the op needs them on the device."""
+        return [f"{self.names[v]}.to(device)" if sent(op, i) else self.names[v] for i, v in enumerate(op.operands)]
 
     def assign(self, op: Op, text: str, comment: str | None = None) -> None:
         targets = ", ".join(self.names.define(r) for r in op.results)
@@ -110,30 +123,6 @@ def _shape(type_: Any) -> str:
     return f"[{', '.join(map(str, type_.shape))}] {type_.dtype}"
 
 
-def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Op of the block -> values made in the block that nobody needs afterwards. Scalars, futures and what shares its name with a barrier's
-    result are left to Python."""
-    position = {op: i for i, op in enumerate(block)}
-    found: dict[Op, list[Value]] = {}
-    for op in block:
-        for r in op.results:
-            if not isinstance(r.type, TensorType) or r.type.rank == 0 or op.name == "dmlc.barrier" or any(u.name == "dmlc.barrier" for u in r.users):
-                continue
-            users = [_ancestor(u, block) for u in r.users]
-            last = max(users, key=lambda u: position[u], default=op)
-            if last is not block.last:
-                found.setdefault(last, []).append(r)
-    return found
-
-
-def _ancestor(op: Op, block: Block) -> Op:
-    while op.block is not block:
-        parent = op.parent
-        assert parent is not None
-        op = parent
-    return op
-
-
 # ---------------------------------------------------------------- ops without a text
 
 
@@ -143,7 +132,7 @@ def _axis_index(w: Writer, op: Op) -> None:
 
 def _collective(w: Writer, op: Op) -> None:
     base = base_name(op)
-    operands = ", ".join(w.names[v] for v in op.operands) + ","
+    operands = ", ".join(w.operands(op)) + ","
     attrs = ", ".join(literal(op.attrs.get(key, "sum")) for key in COLLECTIVE_ATTRS[base])
     call = f"comm.{base.split('.')[1]}{'_start' if is_start(op) else ''}(({operands}), {attrs})"
     if is_start(op):
@@ -170,8 +159,7 @@ def _recv(w: Writer, op: Op) -> None:
 
 
 def _call(w: Writer, op: Op) -> None:
-    operands = ", ".join(w.names[v] if v.tensor.rank else f"{w.names[v]}.to(device)" for v in op.operands)
-    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({operands})")
+    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join(w.operands(op))})")
 
 
 def _barrier(w: Writer, op: Op) -> None:
@@ -191,7 +179,8 @@ def _microbatch(w: Writer, op: Op) -> None:
     def finish(last: Op) -> None:
         for j, (t, v) in enumerate(zip(totals, last.operands)):
             new = f"{w.names[v]}.to({TORCH_DTYPES[acc[j]]})" if acc else w.names[v]
-            w.line(f"{t} = {new} if {t} is None else {t} + {new}")
+            more = f"{t}.add_({new})" if (acc and acc[j] != v.dtype and v.tensor.rank) or is_fresh(v, last.operands) else f"{t} + {new}"
+            w.line(f"{t} = {new} if {t} is None else {more}")
 
     w.block(block, finish)
     w.depth -= 1
@@ -248,8 +237,8 @@ SPECIAL: dict[str, Callable[[Writer, Op], None]] = {
 }
 
 
-def emit_model(module: Module, title: str) -> str:
-    """Text of `model.py` for a per-rank module. Raises `DmlcError` naming an op that has no PyTorch form."""
+def emit_model(module: Module, title: str, kernels: str = "kernels") -> str:
+    """Text of `model.py` for a per-rank module; `kernels` is the file with its fused kernels. Raises `DmlcError` naming an op that has no PyTorch form."""
     w = Writer(module)
     function = module.main
     fused = next((op for op in function.ops() if op.name == "kernel.fused"), None)
@@ -264,36 +253,8 @@ def emit_model(module: Module, title: str) -> str:
     def finish(last: Op) -> None:
         w.line(f"return [{', '.join(w.names[v] for v in last.operands)}]")
 
-    w.block(function.body, finish)
+    w.block(function.body, finish, replaced(function))
     calls = any(op.name == "kernel.call" for op in function.ops())
-    return HEAD.format(title=title, kernels="\nimport kernels\n" if calls else "") + "\n".join(w.lines) + "\n"
-
-
-def emit_table(module: Module, weights_file: str | None) -> str:
-    """Text of `table.py`: mesh, arguments and results as plain data."""
-    from dmlc.interpret.arguments import global_type, result_name, signature_sharding
-
-    mesh, function = Mesh.of(module), module.main
-
-    def row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> str:
-        sharding = signature_sharding(attrs)
-        shape = tuple(int(n) for n in global_type(type_, attrs).shape)
-        fields = {
-            "name": name,
-            "role": role,
-            "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."),
-            "shape": shape,
-            "dims": sharding.dims if sharding is not None else ((),) * len(shape),
-            "grains": (sharding.grains if sharding is not None else ()) or (1,) * len(shape),
-        }
-        options = {"range": "dmlc.range", "order": "dmlc.layout", "stage": "dmlc.stage"}
-        return "    " + repr({**fields, **{key: attrs.get(name) for key, name in options.items()}}) + ","
-
-    arguments = [row(a.name, a.attrs.get("dmlc.role", "input"), a.tensor, a.attrs) for a in function.args]
-    results = [row(result_name(function, i), "result", v.tensor, function.result_attrs[i]) for i, v in enumerate(function.results)]
-    precision = module.attrs.get("dmlc.request", {}).get("precision", "fp32")
-    lines = ['"""What the program takes and gives: per tensor the global shape, the mesh axes that split each dim, and the grains."""', ""]
-    lines += [f"MESH = { {a: mesh.sizes[a] for a in mesh.device_axes}!r}", f"RANKS = {mesh.devices}", f"WEIGHTS = {weights_file!r}"]
-    lines += [f"TOLERANCE = {TOLERANCE[precision]!r}  # of scale, in a comparison with the original model"]
-    lines += ["ARGUMENTS = [", *arguments, "]", "RESULTS = [", *results, "]", ""]
-    return "\n".join(lines)
+    kernels = f"\nimport {kernels}\n" if kernels == "kernels" else f"\nimport {kernels} as kernels\n"
+    replaces = REPLACES if any("dmlc.updates" in attrs for attrs in function.result_attrs) else ""
+    return HEAD.format(title=title, kernels=kernels if calls else "", replaces=replaces) + "\n".join(w.lines) + "\n"
