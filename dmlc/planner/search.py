@@ -19,7 +19,7 @@ from dmlc.planner.candidates import Candidate, candidates
 from dmlc.planner.classes import Classes
 from dmlc.planner.grains import grains_of
 from dmlc.planner.pricing import Pricing, signature
-from dmlc.planner.program import Bounds, Program, Solution, infeasible
+from dmlc.planner.program import LARGE, Bounds, Program, Solution, infeasible
 from dmlc.planner.request import ZERO, Request, factorisations, mesh_for
 from dmlc.planner.update import Update, gradient_ops, place_update
 
@@ -102,7 +102,7 @@ def _within(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds, zer
     planned, program = solve(function, mesh, cost, bounds, zero)
     if planned is None:
         raise _too_large(function, [mesh], cost, bounds.memory)
-    second = program.solve([planned.solution.excluded]) if len(planned.solution.excluded) > 1 and planned.solution.variables < 20000 else None
+    second = program.solve([planned.solution.excluded]) if len(planned.solution.excluded) > 1 and planned.solution.variables < LARGE else None
     return planned, replace(planned, solution=second) if second is not None else None
 
 
