@@ -77,6 +77,7 @@ TRAINING = (
     "dce",
     "mixed-precision",
     "plan",
+    "recompute",  # on the whole program, where a segment is a stretch of ops; partition places a clone as it places the op
     "partition",  # makes the loop over microbatches too
     *PER_RANK,
 )
