@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 import traceback
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+AGENT = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun keeps the store of the job, not rank 0
 INTERVAL = 1.0  # seconds between beats
 SILENCE = 15.0  # seconds without a beat after which a rank counts as lost
 LOST = ("gloo", "nccl", "connection", "peer", "timed out", "timeout", "socket", "broken pipe")
@@ -32,8 +34,7 @@ class Guard:
         self.group = None
         self._progress = time.monotonic()
         self._closed = threading.Event()
-        self._store = None
-        self._attempt = f"dmlc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+        self._store, self._kept = None, False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -57,11 +58,20 @@ class Guard:
 
     # -------------------------------------------------- loss of ranks
 
+    def store(self, limit):
+        """A client of the job's store, kept by torchrun or else by rank 0. Keys of each start of the job stand apart: torchrun keeps its store
+        over restarts, and a rank must not find there where a rank of the start before was to be reached."""
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        keeps = self.rank == 0 and not AGENT and not self._kept
+        self._kept = True
+        client = dist.TCPStore(*place, None, is_master=keeps, timeout=limit, wait_for_workers=False, multi_tenant=keeps)
+        return dist.PrefixStore(f"dmlc/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", client)
+
     def start(self, group):
         """Watch the others from now on. Call it when the process group exists."""
         self.group = group
-        if self.world > 1 and "MASTER_PORT" in os.environ:
-            self._store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        if self.world > 1:
+            self._store = self.store(timedelta(seconds=SILENCE))
         threading.Thread(target=self._watch, name="guard", daemon=True).start()
 
     def progress(self, where):
@@ -92,8 +102,8 @@ class Guard:
 
     def _beat(self):
         """Whether a rank has reported a failure, and the next rank's beats."""
-        self._store.add(f"{self._attempt}/beat/{self.rank}", 1)
-        return self._store.add(f"{self._attempt}/failed", 0), self._store.add(f"{self._attempt}/beat/{(self.rank + 1) % self.world}", 0)
+        self._store.add(f"beat/{self.rank}", 1)
+        return self._store.add("failed", 0), self._store.add(f"beat/{(self.rank + 1) % self.world}", 0)
 
     def end_unless_closed(self, reason):
         if not self._closed.wait(2 * INTERVAL):
@@ -108,7 +118,7 @@ class Guard:
     def leave(self, status=1):
         """End this process without waiting for threads and groups that may hang. Where rank 0 keeps the store, it stays until the others had
         time to see there that the job failed."""
-        if self._store is not None and self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if self._store is not None and self.rank == 0 and not AGENT:
             time.sleep(2.5 * INTERVAL)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -118,7 +128,7 @@ class Guard:
         if self._store is None:
             return True
         try:
-            return self._store.add(f"{self._attempt}/failed", 1) == 1
+            return self._store.add("failed", 1) == 1
         except RuntimeError:
             return True  # the store went with rank 0
 

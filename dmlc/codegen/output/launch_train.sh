@@ -10,10 +10,10 @@ if [ "$((ranks % nodes))" -ne 0 ]; then
     exit 2
 fi
 if [ "$nodes" -eq 1 ]; then
-    set -- --standalone --nproc-per-node "$ranks" --max-restarts "${MAX_RESTARTS:-0}" "$folder/launch.py" "$@"
+    set -- --standalone --nproc-per-node "$ranks" --max-restarts "${MAX_RESTARTS:-0}" -- "$folder/launch.py" "$@"
 else
     set -- --nnodes "$nodes" --node-rank "${NODE_RANK:?the number of this machine}" --nproc-per-node "$((ranks / nodes))" \
         --rdzv-backend c10d --rdzv-id "${JOB_ID:-dmlc}" --rdzv-endpoint "${MASTER_ADDR:?the first machine}:${MASTER_PORT:-29500}" \
-        --max-restarts "${MAX_RESTARTS:-0}" "$folder/launch.py" "$@"
+        --max-restarts "${MAX_RESTARTS:-0}" -- "$folder/launch.py" "$@"
 fi
 exec "${PYTHON:-python3}" -m torch.distributed.run "$@"

@@ -48,7 +48,8 @@ def _optimization(g):
 
 
 def _output(g):
-    g.add_argument("--log", metavar="FILE.jsonl", help="one JSON line a step")
+    g.add_argument("--log", "--metrics", metavar="FILE.jsonl", help="one JSON line a step (torchrun takes --log for its own option unless `--` stands "
+                   "before launch.py: `torchrun --nproc-per-node N -- launch.py --log FILE`; --metrics is the same without that trouble)")  # fmt: skip
     g.add_argument("--log-every", type=int, default=10, help="print every N steps")
     g.add_argument("--eval-every", type=int, default=0, help="evaluate every N steps too")
     g.add_argument("--checkpoint-dir", metavar="DIR", help="write checkpoints there")

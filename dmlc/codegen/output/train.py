@@ -33,9 +33,9 @@ def main(arguments=None):
 
 def start_ranks(count, arguments):
     """Bare call: hand over to torchrun with one process a rank. A signal becomes a stop file, since torchrun itself would pass it on and
-    then end with an error."""
+    then end with an error. The `--` keeps torchrun from reading options behind the script's name as abbreviations of its own."""
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)), **os.environ}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(HERE / "launch.py"), *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--", str(HERE / "launch.py"), *arguments]
     with tempfile.TemporaryDirectory() as folder:
         stop = Path(folder) / "stop"
         ranks = subprocess.Popen(command, env={**environment, "DMLC_STOP_FILE": str(stop)}, start_new_session=True)
@@ -82,7 +82,8 @@ def connect(args, guard, device):
     limit = timedelta(seconds=args.timeout)
     groups = (None, None)
     if guard.world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit)
+        kind = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(kind, store=guard.store(limit), rank=guard.rank, world_size=guard.world, timeout=limit)
         groups = tuple(dist.new_group(backend="gloo", timeout=limit) for _ in range(2))
     guard.start(groups[0])
     return groups[1]
@@ -115,7 +116,7 @@ def train(args, guard):
         trainer = Trainer(args, model.Program(mesh, device), state, source, total, guard, metrics, checkpoints(args, guard, saving), evaluate)
         if record:
             trainer.resume(record)
-        introduce(args, metrics, table, source, trainer)
+        introduce(args, metrics, table, source, trainer, record)
         stopped = trainer.run()
         conclude(args, metrics, guard, trainer, stopped)
         export(args, state, metrics, guard)
@@ -234,13 +235,15 @@ def evaluation(args, mesh, device, state, guard, metrics):
     return evaluate
 
 
-def introduce(args, metrics, table, source, trainer):
+def introduce(args, metrics, table, source, trainer, record):
     t = table.TRAIN
     metrics.say(
         f"{t.get('model', 'model')}: loss {t['loss'] or 'of the model'}, {t['optimizer']}, {table.RANKS} rank(s), {t.get('plan') or 'one rank'}; "
         f"{source.batch} samples a step in {source.microbatches} microbatch(es), {trainer.total} steps, seed {args.seed}"
         + ("" if args.data else ", synthetic data")
     )
+    if record:
+        metrics.say(f"goes on from {record['folder']}" + (f"; new: {', '.join(record['lacking'])}" if record["lacking"] else ""))
 
 
 def conclude(args, metrics, guard, trainer, stopped):
