@@ -1,6 +1,6 @@
 """Trains a small CNN on scikit-learn's digits on four ranks of this machine, from a compiled program: accuracy, time, utilisation.
 
-    python3 tools/train_digits.py [--devices 4] [--plan dp=4] [--steps 240] [--out FOLDER]
+    python3 tools/train_digits.py [--devices 4] [--plan dp=4] [--steps 160] [--out FOLDER]
 
 Installs the test extra into `.venv` where this Python has no dmlc or no scikit-learn. Utilisation is achieved over measured peak: the
 multiply-adds of the forward and backward matrix products and convolutions, as PyTorch's own counter counts them on the eager model, a second of
@@ -24,7 +24,7 @@ from pathlib import Path
 from environment import ROOT, SetupError, prepare  # the file beside this one
 
 MODEL = "dmlc.models.digits"
-WANTED, LIMIT = 0.97, 120.0  # test accuracy, seconds from the compilation's start
+WANTED = 0.97  # test accuracy
 RATE, WARMUP = 3e-3, 20
 
 
@@ -48,13 +48,13 @@ def demonstrate(options: argparse.Namespace, out: Path) -> int:
     compiled = time.monotonic() - begin
     data = ["--data", f"{MODEL}:train_data", "--eval-data", f"{MODEL}:test_data", "--log", str(out / "metrics.jsonl")]
     schedule = ["--steps", str(options.steps), "--lr", str(RATE), "--warmup", str(WARMUP), "--schedule", "cosine"]
-    run(str(out / "launch.py"), *data, *schedule, "--eval-every", str(max(options.steps // 6, 1)), "--log-every", str(options.steps))
+    run(str(out / "launch.py"), *data, *schedule, "--eval-every", str(max(options.steps // 4, 1)), "--log-every", str(options.steps))
     seconds = time.monotonic() - begin
     rows = table_rows((out / "metrics.jsonl").read_text().splitlines())
     print(table(rows, work, peak))
     print(f"{seconds:.0f} s in all on {os.cpu_count()} cores: {compiled:.0f} s to compile, {rows[-1].seconds:.1f} s of steps, the rest to start and evaluate")
-    if rows[-1].accuracy < WANTED or seconds > LIMIT:
-        print(f"wanted: {WANTED:.0%} within {LIMIT:.0f} s", file=sys.stderr)
+    if rows[-1].accuracy < WANTED or seconds > options.seconds:
+        print(f"wanted: {WANTED:.0%} within {options.seconds:.0f} s", file=sys.stderr)
         return 1
     return 0
 
@@ -133,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", type=int, default=4, metavar="N")
     parser.add_argument("--plan", default="", help="default: data parallel over all devices")
-    parser.add_argument("--steps", type=int, default=240, metavar="N")
+    parser.add_argument("--steps", type=int, default=160, metavar="N")
+    parser.add_argument("--seconds", type=float, default=120, metavar="S", help="how long it may take from the compilation's start")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the compiled program and its log here")
     return parser
 
