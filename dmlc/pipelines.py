@@ -47,6 +47,7 @@ GLOBAL = (
     *SIMPLIFY,  # under training, fold reads constants only: parameters change
     "raise-composites",
     "unflatten",
+    "unfuse-projections",  # the parts are trained, and put together again when weights are exported
     "canonicalize",
     "cse",
     "dce",

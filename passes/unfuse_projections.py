@@ -1,7 +1,8 @@
 """Slices of one fused projection become projections of sliced weights: q|k|v and gate|up can then be split over ranks by heads and by width.
 
 Before: linear with a [3 d, d] weight, add of a bias, three slices.   After: three linears and adds, whose weights are slices of the stored one.
-The new weights are arguments with a recipe, so the stored weight stays what it was. Also found behind a reshape of the columns ([.., 3, heads, size], or
+The new weights are arguments with a recipe, so the stored weight stays what it was; in training `dmlc.part` on them says what part of it they are,
+so that trained parts find their way back. Also found behind a reshape of the columns ([.., 3, heads, size], or
 [.., heads, 3 size]) and transposes.
 """
 
@@ -11,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import BlockArgument, Module, Op, Value
 from dmlc.ops.base import attribute
@@ -29,7 +31,7 @@ class UnfuseProjections(Pass):
         changed = False
         for op in [op for op in module.main.body if op.name in ("dmlc.linear", "dmlc.matmul")]:
             found = find(op, context)
-            if found is not None:
+            if found is not None and (module.attrs.get("dmlc.mode") is None or _covered(found)):
                 unfuse(module, found)
                 changed = True
         return changed
@@ -129,6 +131,11 @@ def _disjoint(slices: list[Op]) -> bool:
     return same and all(a[1] <= b[0] for a, b in zip(runs, runs[1:]))
 
 
+def _covered(found: Fused) -> bool:
+    """Whether the slices take every column: a trained weight has to come back whole."""
+    return sum(s.attrs["stop"] - attribute(s, "start") for s in found.slices) == found.columns[found.dim]
+
+
 # ---------------------------------------------------------------- the change
 
 
@@ -184,4 +191,10 @@ def _part(module: Module, found: Fused, source: Value, axis: int, cut: Op) -> Va
 
     names = source.attrs.get("dmlc.names")
     stem = names[0] if names else source.attrs.get("dmlc.name", source.name)
-    return derived_argument(module, [source], recipe, f"{stem}[{start}:{stop}]")
+    made = derived_argument(module, [source], recipe, f"{stem}[{start}:{stop}]")
+    if module.attrs.get("dmlc.mode") is not None:
+        place = {"shape": source.shape, "split": split, "dim": axis + found.dim, "start": start, "stop": stop}
+        made.attrs["dmlc.part"] = AttrDict(names=tuple(names or (stem,)), **place)
+        if "dmlc.frozen" in source.attrs:
+            made.attrs["dmlc.frozen"] = None
+    return made

@@ -46,8 +46,8 @@ def _row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> dict
 
 def _argument(name: str, type_: TensorType, attrs: dict[str, Any]) -> dict[str, Any]:
     flags = {"micro": "dmlc.micro" in attrs, "frozen": "dmlc.frozen" in attrs}
-    names = tuple(attrs.get("dmlc.names", ()))
-    return {**_row(name, attrs.get("dmlc.role", "input"), type_, attrs), "names": names, **{key: attrs.get(attr) for key, attr in OF_TRAINING.items()}, **flags}
+    names, part = tuple(attrs.get("dmlc.names", ())), attrs.get("dmlc.part")
+    return {**_row(name, attrs.get("dmlc.role", "input"), type_, attrs), "names": names, "part": dict(part) if part is not None else None, **{key: attrs.get(attr) for key, attr in OF_TRAINING.items()}, **flags}
 
 
 def _result(name: str, type_: TensorType, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -77,23 +77,33 @@ class State:
     def saved(self):
         return {name: self.values[name] for name in self.parts}
 
-    def copied(self):
-        """The values, what steps replace being copied: a program may write in place."""
-        updated = {row["updates"] for row in self.results}
-        return {name: x.clone() if name in updated else x for name, x in self.values.items()}
+    def borrowed(self, **scalars):
+        """The values for a run whose updates are dropped: a program puts new values into the dictionary it gets, never into old tensors."""
+        return {**self.values, **{name: torch.tensor(x, dtype=self.values[name].dtype) for name, x in scalars.items()}}
 
     def exported(self):
         """(names in the model, global tensor) for each weight and buffer; the tensors on rank 0 alone, one after the other. A master copy of
         higher precision stands for its parameter. All ranks call this together."""
         masters = {row["of"]: name for name, row in self.rows.items() if row.get("slot") == "master"}
+        wholes = {}
         for name, row in self.rows.items():
-            if row["role"] in ("param", "buffer"):
-                held = masters.get(name, name)
-                r = self.rows[held]
-                yield (
-                    row["names"] or (name,),
-                    runtime.gather_result(self.values[held], self.mesh, r["shape"], r["dims"], r["grains"], r.get("stage")),
-                )
+            if row["role"] not in ("param", "buffer"):
+                continue
+            held = masters.get(name, name)
+            r = self.rows[held]
+            tensor = runtime.gather_result(self.values[held], self.mesh, r["shape"], r["dims"], r["grains"], r.get("stage"))
+            if not row.get("part"):
+                yield row["names"] or (name,), tensor
+            elif tensor is not None:
+                put_part(wholes, row["part"], tensor)
+        yield from wholes.items()
+
+
+def put_part(wholes, part, tensor):
+    """A weight that the program holds in parts (one projection of a fused q|k|v), put where it belongs in the whole."""
+    whole = wholes.setdefault(part["names"], torch.empty(part["shape"], dtype=tensor.dtype))
+    place = whole.view(part["split"]).narrow(part["dim"], part["start"], part["stop"] - part["start"])
+    place.copy_(tensor.reshape(place.shape))
 
 
 class Evaluation:
@@ -103,6 +113,9 @@ class Evaluation:
         self.rows = {a["name"]: a for a in table.ARGUMENTS if a["role"] != "input"}
         self.results, self.program, self.state = table.RESULTS, program, state
         missing = [row for name, row in self.rows.items() if name not in state.values and row["role"] in STORED]
+        untrained = [row["name"] for row in missing if row["role"] in ("param", "buffer")]
+        if untrained:
+            raise SystemExit(f"the evaluation program has weights that the training program has not: {', '.join(untrained)}")
         self.extra = initial(missing, table.WEIGHTS, state.mesh, state.device)
 
     def values(self):
