@@ -129,7 +129,7 @@ def compare_ranks(args, mesh, table):
     import launch
 
     launch.same_program(mesh)
-    more = [HERE / name for name in ("table.py", "evaluation.py", "evaluation_table.py", "kernels.py")]
+    more = [HERE / name for name in ("table.py", "evaluation.py", "evaluation_table.py", "kernels.py", "evaluation_kernels.py")]
     launch.same_everywhere(mesh, b"".join(p.read_bytes() for p in more if p.exists()), "the ranks hold different programs (their tables differ)")
     launch.same_everywhere(mesh, fingerprint(HERE / table.WEIGHTS) if table.WEIGHTS else b"", "the ranks hold different initial weights")
     launch.same_everywhere(mesh, repr(sorted(vars(args).items())).encode(), "the ranks were started with different options")

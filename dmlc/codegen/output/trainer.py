@@ -2,7 +2,6 @@
 
 import time
 
-import torch
 from data import Feed, Position
 from metrics import NoiseScale
 from schedule import learning_rate
@@ -109,11 +108,8 @@ class Trainer:
         valid = min(width, batch.valid) if batch.microbatches > 1 else batch.valid // 2
         if not 0 < valid < batch.valid:
             return None
-        values = self.state.copied()
-        for name, value in (("batch_size", valid), ("microbatches", 1)):
-            values[name] = torch.tensor(value, dtype=values[name].dtype)
         micro = {row["name"] for row in self.source.layout.rows if row["micro"]}
         part = {name: x[:1].clone() if name in micro else x for name, x in inputs.items()}
-        results = self.program(values, part)
+        results = self.program(self.state.borrowed(batch_size=valid, microbatches=1), part)
         at = [row["name"] for row in self.state.results].index("grad_norm")
         return valid, float(results[at])
