@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 import torch
@@ -32,13 +31,24 @@ def promoted(dtype: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _compiled(text: str) -> CodeType:
-    return compile(text, "<op>", "eval")
+def _function(text: str, operands: int) -> Callable[..., Any]:
+    names = ", ".join(f"a{i}" for i in range(operands))
+    return eval(compile(f"lambda {names}: {text}", "<op>", "eval"), dict(HELPERS))
+
+
+class Evaluator:
+    """A region-free, communication-free op ready to be evaluated again and again, as long as it stays as it is."""
+
+    def __init__(self, op: Op, dtype: Callable[[str], str] = lambda d: d):
+        self.results = len(op.results)
+        self.function = _function(render_torch(op, [f"a{i}" for i in range(len(op.operands))], dtype), len(op.operands))
+        self.types = tuple((tuple(v.shape), DTYPES[dtype(v.dtype)]) for v in op.results)
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        value = self.function(*operands)
+        return list(value) if self.results != 1 or isinstance(value, (tuple, list)) else [value]
 
 
 def evaluate(op: Op, operands: Sequence[torch.Tensor], dtype: Callable[[str], str] = lambda d: d) -> list[torch.Tensor]:
     """Results of a region-free, communication-free op on concrete tensors."""
-    names = [f"a{i}" for i in range(len(operands))]
-    scope: dict[str, Any] = {**HELPERS, **dict(zip(names, operands))}
-    value = eval(_compiled(render_torch(op, names, dtype)), scope)
-    return list(value) if len(op.results) != 1 or isinstance(value, (tuple, list)) else [value]
+    return Evaluator(op, dtype)(operands)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from dmlc.interpret.arguments import Promote, poison
-from dmlc.interpret.evaluate import DTYPES, evaluate
+from dmlc.interpret.evaluate import DTYPES, Evaluator
 from dmlc.interpret.prelude_shards import pad_to
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
+from dmlc.ir.types import TensorType
 from dmlc.ops.comm import is_start
 
 Tensors = list[torch.Tensor]
@@ -39,8 +40,19 @@ Step = Generator[Posted, None, Tensors]
 class Rank:
     """Runs blocks for one rank. A yielded `Posted` whose `results` are still None on resumption is yielded again by whoever waits for it."""
 
-    def __init__(self, module: Module, mesh: Mesh, rank: int, promote: Promote = lambda d: d, poison_pads: bool = False, watch: Callable[[Op, Tensors], None] | None = None):
+    def __init__(
+        self,
+        module: Module,
+        mesh: Mesh,
+        rank: int,
+        promote: Promote = lambda d: d,
+        poison_pads: bool = False,
+        watch: Callable[[Op, Tensors], None] | None = None,
+        known: dict[Op, Evaluator] | None = None,
+    ):
+        """`known` keeps what evaluates an op, for other ranks and later runs of the same unchanged module."""
         self.module, self.mesh, self.rank, self.promote, self.poison_pads, self.watch = module, mesh, rank, promote, poison_pads, watch
+        self.known = {} if known is None else known
         self.coordinates = mesh.coordinates(rank)
         self.functions = {f.name: f for f in module.functions}
 
@@ -51,8 +63,9 @@ class Rank:
             operands = [env[v] for v in op.operands]
             if op is block.last and op.name in ("func.return", "dmlc.yield", "kernel.yield"):
                 return operands
-            results = yield from self.op(op, operands, env)
-            self._check(op, results)
+            evaluator = self.known.get(op)
+            results = (yield from self.op(op, operands, env)) if evaluator is None else evaluator(operands)
+            self._check(op, results, evaluator)
             env.update(zip(op.results, results))
         raise DmlcError("a block has no terminator")
 
@@ -71,8 +84,8 @@ class Rank:
             return (yield from self._wait(posted, op))
         if op.name == "dmlc.shard_slice" and self.poison_pads and "dmlc.pad" not in op.attrs:
             return [self._poisoned_slice(op, *operands)]
-        results = evaluate(op, operands, self.promote)
-        return results
+        self.known[op] = Evaluator(op, self.promote)
+        return self.known[op](operands)
 
     def _wait(self, posted: Posted, op: Op) -> Step:
         posted.waits += 1
@@ -86,14 +99,15 @@ class Rank:
         begin = min(int(start), x.shape[dim])
         return pad_to(x.narrow(dim, begin, min(size, x.shape[dim] - begin)), dim, size, poison(x.dtype))
 
-    def _check(self, op: Op, results: Tensors) -> None:
+    def _check(self, op: Op, results: Tensors, evaluator: Evaluator | None) -> None:
         """The types in the text are those of the values."""
         if self.watch is not None:
             self.watch(op, results)
         if torch.is_autocast_enabled("cpu"):
             return  # autocast changes dtypes on purpose
-        for value, got in zip(op.results, results, strict=True):
-            if isinstance(got, torch.Tensor) and (tuple(got.shape) != tuple(value.shape) or got.dtype != DTYPES[self.promote(value.dtype)]):
+        types = evaluator.types if evaluator is not None else [(tuple(v.shape), DTYPES[self.promote(v.dtype)]) if isinstance(v.type, TensorType) else None for v in op.results]
+        for value, wanted, got in zip(op.results, types, results, strict=True):
+            if wanted is not None and (got.shape != wanted[0] or got.dtype != wanted[1]):
                 raise DmlcError(f"'{op.name}' gave {tuple(got.shape)} {got.dtype} where the program says {value.type} (rank {self.rank})", op.loc)
 
 

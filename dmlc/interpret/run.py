@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dmlc.interpret.arguments import Arguments, Promote, cut, global_type, join, poison, result_name, signature_sharding
-from dmlc.interpret.evaluate import promoted
+from dmlc.interpret.evaluate import Evaluator, promoted
 from dmlc.interpret.exchange import Exchange
 from dmlc.interpret.rank import Posted, Rank
 from dmlc.ir.core import Function, Module, Op
@@ -56,15 +56,18 @@ def run_ranks(
     poison_pads: bool = False,
     watch: Any = None,
     others: Mapping[int, Module] | None = None,
+    known: dict[Op, Evaluator] | None = None,
 ) -> tuple[Mesh, list[list[torch.Tensor]]]:
-    """The mesh and what each rank returns. `others` gives ranks a program of their own, of the same arguments: that is an error to be found."""
+    """The mesh and what each rank returns. `others` gives ranks a program of their own, of the same arguments: that is an error to be found.
+    `known` keeps what evaluates an op, for the next run of the same unchanged module."""
+    known = {} if known is None else known
     promotion: Promote = promoted if promote == "f64" else lambda d: d
     mesh = Mesh.of(module) if is_per_rank(module) else Mesh.make()
     arguments = Arguments(module, inputs, weights, seed, promotion)
     generators = []
     for r in range(mesh.devices):
         own = (others or {}).get(r, module)
-        rank = Rank(own, mesh, r, promotion, poison_pads, watch)
+        rank = Rank(own, mesh, r, promotion, poison_pads, watch, known)
         generators.append(rank.block(own.main.body, _local_arguments(own.main, arguments, mesh, rank, poison_pads), {}))
     return mesh, _drive(generators, Exchange(mesh, poison_pads))
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from dmlc.interpret.arguments import Arguments, Promote, global_type, poison, result_name, signature_sharding, to_torch
-from dmlc.interpret.evaluate import DTYPES, promoted
+from dmlc.interpret.evaluate import DTYPES, Evaluator, promoted
 from dmlc.interpret.run import is_per_rank, joined, run_ranks
-from dmlc.ir.core import BlockArgument, Module
+from dmlc.ir.core import BlockArgument, Module, Op
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 
@@ -33,6 +33,7 @@ class Trainer:
         self.module, self.seed, self.promote, self.poison_pads = module, seed, promote, poison_pads
         promotion: Promote = promoted if promote == "f64" else lambda d: d
         self._dtype = promotion
+        self._known: dict[Op, Evaluator] = {}
         arguments = Arguments(module, {}, weights, seed, promotion)
         self.state: dict[str, torch.Tensor] = {}
         for arg in module.main.args:
@@ -55,7 +56,7 @@ class Trainer:
         """
         with torch.no_grad():
             given = {**self.state, **self._hypers(hypers), **self._batch(inputs, microbatches)}
-            mesh, outputs = run_ranks(self.module, given, self.seed, self.promote, None, self.poison_pads)
+            mesh, outputs = run_ranks(self.module, given, self.seed, self.promote, None, self.poison_pads, known=self._known)
             return self._take(mesh, outputs)
 
     def _hypers(self, hypers: Mapping[str, Any]) -> dict[str, Any]:
