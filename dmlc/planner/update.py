@@ -69,12 +69,10 @@ def _gradient(op: Op, mesh: Mesh, update: Update, zero: int) -> None:
     resting = update.storage.get(param) or mesh.replicated(param.tensor.rank)
     split = split_over_data(mesh, resting, param.shape) if zero else resting
     gradient = update.natural[op.operands[0]]
-    kept = dict(gradient.unreduced)
-    if zero >= 2 and split != resting:
-        kept.pop("data", None)
-        accumulator = mesh.sharding(split.dims, kept, split.grains, param.shape)
-    else:
-        accumulator = mesh.sharding(resting.dims, kept, resting.grains, param.shape)
+    lies = split if zero >= 2 else resting
+    split_by = {a for axes in lies.dims for a in axes}
+    kept = {a: combiner for a, combiner in gradient.unreduced if a not in split_by}  # an axis that splits the accumulator is reduced in every microbatch
+    accumulator = mesh.sharding(lies.dims, kept, lies.grains, param.shape)
     update.gradients[op] = Gradient(accumulator, split)
     update.natural[op.result] = split
     if zero >= 3 and split != resting:
