@@ -136,12 +136,22 @@ class Take(Lookup):
         ]  # fmt: skip
 
 
+def own_picks(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """Each rank picks what lies in its part of the dim and gives zeros for the rest."""
+    x, index = operands
+    dim = attribute(op, "dim")
+    local, inside = own_rows(env, index, op.operands[0].shape[dim])
+    picked = Term(env.b, env.b.emit("dmlc.take_along", x, local.value, dim=dim))
+    return [inside.select(picked, 0).value]
+
+
 class TakeAlong(Lookup):
     """x[..., index[...], ...] along `dim`, position by position (torch.gather); sizes agree in all other dims."""
 
     name = "dmlc.take_along"
     attributes = {"dim": REQUIRED}
     torch = "torch.gather({0}, {dim}, {1}.long())"
+    strategies = staticmethod(lambda op: [Strategy("vocabulary", (attribute(op, "dim"), None), (("unreduced", "sum"),), own_picks)])
     fold = staticmethod(moved("np.take_along_axis({0}, {1}.astype('int64'), axis={dim})"))
 
     @staticmethod

@@ -96,6 +96,21 @@ class IndexAdd(OpDef):
 REDUCES = {"none": "", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
+def own_positions_added(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+    """Each rank adds what belongs to its part of the dim and drops the rest."""
+    x, index, src = operands
+    dim = attribute(op, "dim")
+    local, inside = own_rows(env, index, op.operands[0].shape[dim])
+    kept = inside.select(Term(env.b, src), 0)
+    return [env.b.emit("dmlc.scatter", x, local.value, kept.value, dim=dim, reduce="add")]
+
+
+def positions_strategy(op: Op) -> list[Strategy]:
+    """For sums, the gradient of `dmlc.take_along`: the dim split, without traffic."""
+    dim = attribute(op, "dim")
+    return [Strategy("vocabulary", (dim, None, None), (dim,), own_positions_added, work=lambda k: 1.0)] if attribute(op, "reduce") == "add" else []
+
+
 class Scatter(OpDef):
     """x with src written (or combined by `reduce`) at index along `dim`, position by position; sizes of all other dims agree.
 
@@ -106,6 +121,7 @@ class Scatter(OpDef):
     same_dtype = False
     index = (1,)
     attributes = {"dim": REQUIRED, "reduce": "none"}
+    strategies = staticmethod(positions_strategy)
     linear = staticmethod(lambda op: [{0, 2}] if attribute(op, "reduce") in ("none", "add") else [])
 
     @staticmethod
