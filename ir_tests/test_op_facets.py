@@ -46,6 +46,8 @@ def test_samples_cover_irregular_one_and_zero() -> None:
     lacking = []
     for d in facets.definitions():
         types = [t for s in d.samples() for t in (*s.operands, *(s.results or ()))]
+        if not any(t.rank for t in types):
+            continue  # an op on scalars
         sizes = {n for t in types for n in t.shape}
         if not (any(n > 3 and n % 2 and n % 3 for n in sizes) and any(t.numel == 1 for t in types) and 0 in sizes):
             lacking.append(d.name)

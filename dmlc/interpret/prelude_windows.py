@@ -12,25 +12,29 @@ def _pad_list(low, high, sign=1):
 
 
 def conv_input_grad(g, w, shape, stride, padding, dilation, groups):
-    """Gradient of a convolution in its input of `shape`, by the library's backward pass on the padded input."""
+    """Gradient of a convolution in its input of `shape`, by the library's backward pass; where paddings differ, on the padded input."""
     low, high, n = padding[::2], padding[1::2], w.dim() - 2
-    padded = (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], low, high)))
+    native = tuple(low) == tuple(high)
+    padded = shape if native else (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], low, high)))
     if 0 in padded or g.numel() == 0:
         return g.new_zeros(shape)
     image = g.new_empty(1).expand(padded)
-    dx = torch.ops.aten.convolution_backward(g, image, w, None, list(stride), [0] * n, list(dilation), False, [0] * n, groups, [True, False, False])[0]
-    return F.pad(dx, _pad_list(low, high, -1)) if any(padding) else dx
+    own = list(low) if native else [0] * n
+    dx = torch.ops.aten.convolution_backward(g, image, w, None, list(stride), own, list(dilation), False, [0] * n, groups, [True, False, False])[0]
+    return dx if native else F.pad(dx, _pad_list(low, high, -1))
 
 
 def conv_weight_grad(x, g, shape, stride, padding, dilation, groups):
     """Gradient of a convolution in its weight of `shape`."""
-    n = x.dim() - 2
-    if any(padding):
-        x = F.pad(x, _pad_list(padding[::2], padding[1::2]))
+    low, high, n = padding[::2], padding[1::2], x.dim() - 2
+    native = tuple(low) == tuple(high)
+    if not native:
+        x = F.pad(x, _pad_list(low, high))
     if x.numel() == 0 or g.numel() == 0:
         return g.new_zeros(shape)
     weight = g.new_empty(1).expand(shape)
-    return torch.ops.aten.convolution_backward(g, x, weight, None, list(stride), [0] * n, list(dilation), False, [0] * n, groups, [False, True, False])[1]
+    own = list(low) if native else [0] * n
+    return torch.ops.aten.convolution_backward(g, x, weight, None, list(stride), own, list(dilation), False, [0] * n, groups, [False, True, False])[1]
 
 
 def _fit(x, counts, kernel, stride, padding, dilation, value):
@@ -64,6 +68,9 @@ def max_pool_grad(g, x, kernel, stride, padding, dilation):
     counts, n = g.shape[2:], len(kernel)
     if g.numel() == 0:
         return torch.zeros_like(x)
+    found = _library_max_pool_grad(g, x, kernel, stride, padding, dilation)
+    if found is not None:
+        return found
     windows, low, high = _max_windows(x, counts, kernel, stride, padding, dilation)
     best = windows.flatten(2 + n).argmax(-1)
     padded = [s + a + b for s, a, b in zip(x.shape[2:], low, high)]
@@ -75,6 +82,21 @@ def max_pool_grad(g, x, kernel, stride, padding, dilation):
     dx = torch.zeros((*x.shape[:2], math.prod(padded)), dtype=g.dtype, device=g.device)
     dx.scatter_add_(2, flat.flatten(2), g.flatten(2))
     return F.pad(dx.reshape((*x.shape[:2], *padded)), _pad_list(low, high, -1))
+
+
+def _library_max_pool_grad(g, x, kernel, stride, padding, dilation):
+    """`max_pool_grad` by the library, where it has such windows: equal paddings of at most half a window, in two or three dims."""
+    low, high, counts = list(padding[::2]), list(padding[1::2]), list(g.shape[2:])
+    if low != high or len(kernel) == 1 or any(2 * p > d * (k - 1) + 1 for p, k, d in zip(low, kernel, dilation)):
+        return None
+    kernel, stride, dilation = list(kernel), list(stride), list(dilation)
+    spans = [n + 2 * p - d * (k - 1) - 1 for n, p, d, k in zip(x.shape[2:], low, dilation, kernel)]
+    hang_over = counts != [m // s + 1 for m, s in zip(spans, stride)]
+    name = f"max_pool{len(kernel)}d_with_indices"
+    values, indices = getattr(torch.ops.aten, name)(x, kernel, stride, low, dilation, hang_over)
+    if values.shape != g.shape:
+        return None
+    return getattr(torch.ops.aten, name + "_backward")(g.contiguous(), x, kernel, stride, low, dilation, hang_over, indices)
 
 
 def _window_sizes(size, count, kernel, stride, low, high, count_pad, device):

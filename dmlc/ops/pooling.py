@@ -69,6 +69,7 @@ class MaxPool(Pool):
             ((1, 2, 7, 5), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True}),
             ((2, 2, 9), {"kernel": (3,), "dilation": (2,)}),
             ((1, 2, 4, 3, 5), {"kernel": (2, 2, 2), "stride": (2, 1, 2)}),
+            ((2, 1, 5, 4, 5), {"kernel": (3, 2, 3), "stride": (2, 2, 2), "padding": (1, 1, 0, 0, 1, 1), "ceil_mode": True}),
             ((1, 1, 1, 1), {"kernel": (1, 1)}),
             ((0, 2, 4, 4), {"kernel": (2, 2), "stride": (2, 2)}),
         ]
@@ -98,6 +99,8 @@ class MaxPoolGrad(Pool):
         return [
             Sample((f32(2, 3, 4, 3), f32(2, 3, 7, 6)), AttrDict(kernel=(3, 2), stride=(2, 2), padding=(1, 1, 0, 0))),
             Sample((f32(1, 2, 3, 2), f32(1, 2, 7, 4)), AttrDict(kernel=(3, 3), stride=(2, 2), padding=(0, 1, 1, 0))),
+            Sample((f32(2, 3, 2, 2, 2), f32(2, 3, 5, 3, 4)), AttrDict(kernel=(3, 2, 2), stride=(2, 1, 2))),
+            Sample((f32(1, 2, 3, 3), f32(1, 2, 5, 5)), AttrDict(kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1))),
             Sample((f32(1, 1, 1), f32(1, 1, 1)), AttrDict(kernel=(1,))),
             Sample((f32(0, 2, 2), f32(0, 2, 4)), AttrDict(kernel=(2,), stride=(2,))),
         ]

@@ -115,6 +115,8 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 2, 4, 4), (1, 2, 7, 3), {"mode": "cubic"}),
     ((1, 2, 4, 4), (1, 2, 6, 6), {"mode": "cubic", "exclude_outside": True, "coordinate": "half_pixel_symmetric"}),
     ((3, 4), (5, 2), {"mode": "linear", "coordinate": "pytorch_half_pixel"}),
+    ((1, 2, 2, 3, 2), (1, 2, 4, 5, 4), {"mode": "linear"}),
+    ((2, 1, 2, 3, 2), (2, 1, 4, 6, 4), {"coordinate": "asymmetric", "nearest_mode": "floor"}),
     ((1, 1, 1, 1), (1, 1, 1, 1), {"mode": "linear"}),
     ((0, 2, 4, 4), (0, 2, 8, 8), {}),
 ]
