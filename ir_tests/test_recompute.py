@@ -201,3 +201,43 @@ def test_a_working_copy_is_made_again_from_the_part():
     again = [op.id for op in module.main.body if op.id.startswith(("half", "back"))]
     assert again == ["half", "back", "half#re", "back#re"]
     assert not [u for u in half.users if "dmlc.of" in u.attrs]
+
+
+# ---------------------------------------------------------------- a whole model
+
+
+GLOBAL = "simplify,raise-composites,unflatten,canonicalize,cse,dce,loss,autodiff,optimizer,canonicalize,cse,dce,mixed-precision,plan"
+
+
+def zero3(mode: str) -> tuple[Module, object]:
+    from dataclasses import replace
+
+    from training_cases import OPTIMIZERS, driver, loaded, passed
+
+    options = driver.Options(train=replace(OPTIMIZERS["adamw"], recompute=mode), plan="dp=2,zero=3", devices=2, microbatches=2)
+    return passed(loaded("transformer"), f"{GLOBAL},recompute,partition,mask-elim,canonicalize,cse,dce", options)
+
+
+def test_a_transformer_under_zero_3_gathers_a_block_at_most_twice_a_microbatch():
+    import torch
+    from training_cases import interpreted
+
+    runs = []
+    for mode in ("none", "all"):
+        module, weights = zero3(mode)
+        loop = next(op for op in module.main.body if op.name == "dmlc.microbatch" and any(o.name == "comm.all_gather" for o in op.walk()))
+        for body in (list(loop.region.block), [op for op in module.main.body if op.attrs.get("dmlc.iteration") == "peel"]):
+            gathered = Counter(source(op.operands[0]) for op in body if op.name == "comm.all_gather")
+            assert max(gathered.values()) == 2
+            assert len(gathered) == 28, "every parameter lies in parts"
+        assert any("#re" in op.id for op in module.main.ops()) == (mode == "all")
+        runs.append(interpreted(module, weights, "transformer", 2, promote=torch.float64))
+    assert runs[0][:2] == runs[1][:2]
+    assert all((runs[0][2][k] == runs[1][2][k]).all() for k in runs[0][2])
+
+
+def source(value) -> str:
+    """The argument a value is made from, through barriers and casts."""
+    while value.op is not None:
+        value = value.op.operands[0]
+    return value.name

@@ -1,14 +1,15 @@
 """tensor-fusion: small collectives of one kind become one, a bucket, which pays the start-up once.
 
-Candidates follow MG-WFBP (Shi, Chu, Li, INFOCOM 2019): with t(M) = a + b M, a collective joins the bucket before it when its operands
-are ready before that bucket's communication would end, and waiting for them delays the bucket by less than the start-up a. Each
-candidate is kept only if the graph stays free of cycles and the simulated program gets no longer.
+Reductions of gradients become ready one after another in the backward pass; gathers of weights are needed one after another in the
+forward pass, which is the same problem backward in time. Both are cut into intervals (`_intervals`) under an alpha-beta model of the
+link and a timeline of everything else. What the model proposes is kept only if the graph stays free of cycles, the simulated program gets
+no longer and memory suffices; else collectives are merged one by one, each against the simulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
@@ -18,6 +19,7 @@ from dmlc.ir.core import Block, Module, Op
 from dmlc.ir.location import DmlcError
 from dmlc.ops.comm import is_start
 from dmlc.passes._chunking import PART
+from dmlc.passes._intervals import best_intervals, merge_rule
 from dmlc.passes._reorder import sort_block
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
@@ -25,8 +27,9 @@ from dmlc.simulate.choice import regions_of
 from dmlc.simulate.engine import timeline
 from dmlc.simulate.listing import list_order
 from dmlc.simulate.ordering import price
-from dmlc.simulate.units import CommKey
+from dmlc.simulate.units import CommKey, Units
 
+EXACT = 1024  # collectives of a key up to which the best intervals are found; above, a rule of linear time
 TRIALS = 32  # simulations a key: with more candidates, several are tried at once
 PER_OPERAND = ("dims", "sizes", "grains", "split_dims", "split_sizes", "split_grains")
 
@@ -55,32 +58,96 @@ class TensorFusion(Pass):
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0) -> Choice:
     """Adds buckets for the collectives of the graph's region that no given bucket holds."""
     taken = {i for ids in choice.buckets for i in ids}
-    ready, ends = _times(graph, choice)
     keys: dict[CommKey, list[str]] = {}
     for node in graph.nodes:
         if node.key is not None and not is_start(node.op) and node.id not in taken and PART not in node.op.attrs:
             keys.setdefault(node.key, []).append(node.id)
-    if not any(len(ids) > 1 for ids in keys.values()):
+    keys = {key: ids for key, ids in keys.items() if len(ids) > 1}
+    if not keys:
         return choice
-    best = price(graph.units(choice))
+    trial = Trial(graph, choice, cost)
     for key, ids in keys.items():
-        ids.sort(key=lambda i: ready[i])
-        pairs = list(_candidates(ids, key, ready, ends, graph, cost))
-        step = -(-len(pairs) // TRIALS)
-        for at in range(0, len(pairs), step or 1):
-            found = _merged(graph, choice, pairs[at : at + step], max_bytes or 1 << 62)
-            time = price(graph.units(found)) if found != choice else best + 1
-            if time <= best:
-                choice, best = found, time
+        proposed = [_whole(graph, trial.choice, buckets, max_bytes) for buckets in _proposals(graph, trial.choice, key, ids, cost, max_bytes)]
+        if not any([trial.offer(found) for found in proposed]):
+            _one_by_one(trial, key, ids, max_bytes or 1 << 62)
+    return trial.choice
+
+
+class Trial:
+    """The best choice so far, by simulated time; one that needs more memory than there is must not need more than the first."""
+
+    def __init__(self, graph: UnitGraph, choice: Choice, cost: CostModel):
+        self.graph, self.choice, self.cost = graph, choice, cost
+        units = graph.units(choice)
+        self.time = price(units)
+        self.cap = max(cost.cluster.memory, self._peak(units))
+
+    def offer(self, choice: Choice) -> bool:
+        """Take `choice` if it has new buckets and is no longer."""
+        if choice == self.choice:
+            return False
+        units = self.graph.units(choice)
+        time = price(units)
+        if time > self.time or self._peak(units) > self.cap:
+            return False
+        self.choice, self.time = choice, time
+        return True
+
+    @staticmethod
+    def _peak(units: Units) -> int:
+        return units.peak(range(len(units)))
+
+
+def _proposals(graph: UnitGraph, choice: Choice, key: CommKey, ids: Sequence[str], cost: CostModel, limit: int) -> Iterator[list[list[str]]]:
+    """Buckets for the collectives of a key, by when they become ready and by when they are needed."""
+    ready, needed, total = _times(graph, choice, key)
+
+    def time(size: int) -> int:
+        return cost.collective(key.kind.split(".")[1], size, key.axes, graph.mesh).time
+
+    for clock in (ready, {i: total - t for i, t in needed.items()}):
+        order = sorted(ids, key=lambda i: clock[i])
+        clocks, sizes = [clock[i] for i in order], [_bytes(graph, [i]) for i in order]
+        solve = best_intervals if len(ids) <= EXACT else merge_rule
+        yield [order[first:stop] for first, stop in solve(clocks, sizes, time, limit)]
+
+
+def _times(graph: UnitGraph, choice: Choice, key: CommKey) -> tuple[dict[str, int], dict[str, int], int]:
+    """Collective -> when its operands are there, and when its first reader could begin, in a list schedule in program order in which
+    the collectives of `key` take no time; and how long that schedule is."""
+    units = graph.units(choice)
+    own = [graph.nodes[members[0]].key == key for members in units.nodes]
+    units = replace(units, time=tuple(0 if mine else t for mine, t in zip(own, units.time)))
+    events = {e.unit: e for e in timeline(units, list_order(units, by_path=False))}
+    total = max((e.end for e in events.values()), default=0)
+    ready = {name: max((events[units.ids[p]].end for p in units.preds[u]), default=0) for u, name in enumerate(units.ids)}
+    needed = {name: min((events[units.ids[s]].begin for s in units.succs[u]), default=total) for u, name in enumerate(units.ids)}
+    return ready, needed, total
+
+
+def _whole(graph: UnitGraph, choice: Choice, buckets: Sequence[Sequence[str]], limit: int) -> Choice:
+    """`choice` with the buckets; of one that is not legal as a whole, the members that are."""
+    for ids in buckets:
+        if len(ids) < 2:
+            continue
+        found = choice.with_(buckets=(*choice.buckets, tuple(sorted(ids, key=lambda i: graph.by_id[i]))))
+        if graph.legal(found) is None:
+            choice = found
+        else:
+            choice = _merged(graph, choice, [(ids[0], other) for other in ids[1:]], limit or 1 << 62)
     return choice
 
 
-def _times(graph: UnitGraph, choice: Choice) -> tuple[dict[str, int], dict[str, int]]:
-    """Collective -> when its operands are there, and when it ends, in a list schedule in program order."""
-    units = graph.units(choice)
-    end = {e.unit: e.end for e in timeline(units, list_order(units, by_path=False))}
-    ready = {units.ids[u]: max((end[units.ids[p]] for p in units.preds[u]), default=0) for u in range(len(units))}
-    return ready, end
+def _one_by_one(trial: Trial, key: CommKey, ids: Sequence[str], limit: int) -> None:
+    """Merge neighbours in order of readiness as far as the simulated program gets no longer."""
+    graph = trial.graph
+    units = graph.units(trial.choice)
+    ends = {e.unit: e.end for e in timeline(units, list_order(units, by_path=False))}
+    ready = {units.ids[u]: max((ends[units.ids[p]] for p in units.preds[u]), default=0) for u in range(len(units))}
+    pairs = list(_candidates(sorted(ids, key=lambda i: ready[i]), key, ready, ends, graph, trial.cost))
+    step = -(-len(pairs) // TRIALS)
+    for at in range(0, len(pairs), step or 1):
+        trial.offer(_merged(graph, trial.choice, pairs[at : at + step], limit))
 
 
 def _candidates(ids: Sequence[str], key: CommKey, ready: dict[str, int], ends: dict[str, int], graph: UnitGraph, cost: CostModel):
