@@ -12,7 +12,7 @@ from typing import Any
 
 from dmlc.ir.core import Op, Value
 from dmlc.ops.base import Strategy, attribute
-from dmlc.ops.emit import cast, reshaped, wide, widened
+from dmlc.ops.emit import NARROW, cast, reshaped, wide, widened
 from dmlc.ops.strategies import SUM, masked
 from dmlc.ops.terms import Term
 
@@ -87,10 +87,13 @@ class Cells:
 
 
 def _standardised(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term) -> Value:
-    """y from the operands and the statistics."""
+    """y from the operands and the statistics: one op, but for narrow floats, whose statistics are wider, and no channels."""
+    x = operands[0]
+    if x.dtype not in NARROW and x.shape[1]:
+        stats = (cells.vector(t, operands[1].tensor) for t in (mean, var))
+        return cells.b.emit("dmlc.batch_norm", *operands, *stats, eps=attribute(op, "eps"))
     w, shift = (cells.along(v) for v in operands[1:3])
-    y = (Term(cells.b, wide(cells.b, operands[0])) - mean) * (var + attribute(op, "eps")).rsqrt() * w + shift
-    return cast(cells.b, y.value, operands[0].dtype)
+    return cast(cells.b, ((Term(cells.b, wide(cells.b, x)) - mean) * (var + attribute(op, "eps")).rsqrt() * w + shift).value, x.dtype)
 
 
 def _corrected(cells: Cells, op: Op, var: Term, samples: Term) -> Term:
@@ -128,16 +131,18 @@ def _emit_synchronised_grad(env: Any, op: Op, operands: Sequence[Value]) -> list
 
 
 def _gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term, samples: Term, over_ranks: Any) -> list[Value]:
-    """dx = w rstd (g - mean(g) - y mean(g y)), and this rank's sums of g y and g, which are the gradients of weight and bias."""
+    """dx = w rstd (g - mean(g) - y mean(g y)), and this rank's sums of g y and g, which are the gradients of weight and bias.
+
+    With c = x - mean, y = c rstd: what is one number a channel is multiplied first.
+    """
     b = cells.b
-    x, g = cells.image(operands[0]), cells.image(operands[4])
+    centred, g = cells.image(operands[0]) - mean, cells.image(operands[4])
     rstd = (var + attribute(op, "eps")).rsqrt()
-    y = (x - mean) * rstd
-    scaled, plain = cells.sum(g * y), cells.sum(g)
+    scaled, plain = cells.sum(g * centred) * rstd, cells.sum(g)
     both = Term(b, over_ranks(b.emit("dmlc.concat", scaled.value, plain.value, dim=0)))
     count = cells.number(samples, g.value.dtype)
     mean_gy, mean_g = (both.slice(dim=0, start=i, stop=i + 1, step=1) / count for i in (0, 1))
-    dx = (g - mean_g - y * mean_gy) * rstd * cells.along(operands[1])
+    dx = (g - mean_g - centred * (rstd * mean_gy)) * (rstd * cells.along(operands[1]))
     weights = (cells.vector(t, operands[1].tensor) for t in (scaled, plain))
     return [cast(b, dx.value, operands[0].dtype), *weights]
 
