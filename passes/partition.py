@@ -96,7 +96,7 @@ class Partitioner:
             sharding = attrs.get(key) or self.mesh.replicated(arg.tensor.rank)
             local = self.mesh.local_type(arg.tensor, sharding)
             attrs[key] = sharding
-            if any(a in self.mesh.axes.sequential for d in sharding.dims for a in d):
+            if self._is_batched(arg, sharding):
                 self.versions[arg] = Versions(arg.tensor, sharding, self._batch_argument(arg, attrs, sharding, local))
                 continue
             if local != arg.type:
@@ -104,17 +104,24 @@ class Partitioner:
             new = self.block.add_arg(local, arg.name, attrs)
             self.versions[arg] = Versions(arg.tensor, sharding, new)
 
+    def _is_batched(self, arg: BlockArgument, sharding: Sharding) -> bool:
+        """Whether an input comes by microbatches: where the batch cannot be cut, as the only one."""
+        if self.mesh.axes.sequential:
+            return any(a in self.mesh.axes.sequential for d in sharding.dims for a in d)
+        step = self.module.attrs.get("dmlc.mode") is not None
+        return step and arg.attrs.get("dmlc.role", "input") == "input" and arg.attrs.get("dmlc.batch_dim") is not None
+
     def _batch_argument(self, arg: BlockArgument, attrs: dict[str, Any], sharding: Sharding, local: TensorType) -> Value:
         """An input comes as [microbatches, ...], each with this rank's rows; the program takes one of them at a time."""
-        count = self.mesh.extent(self.mesh.axes.sequential)
+        axes = self.mesh.axes.sequential
         dims = ((), *(self.mesh.devices_of(d) for d in sharding.dims))
-        whole = tuple(n * self.mesh.extent(self.mesh.devices_of(d)) if d else n for n, d in zip(local.shape, sharding.dims))
-        attrs |= {"dmlc.sharding": Sharding(sharding.mesh, dims), "dmlc.global": (count, *whole), "dmlc.micro": None}
-        new = self.block.add_arg(local.with_shape((count, *local.shape)), arg.name, attrs)
-        index = self.rank_values.index(self.mesh.axes.sequential[0])
-        attrs_of = {"dim": 0, "size": 1, "dmlc.id": self.ids.fresh(f"{arg.name}.slice")}
-        one = self.b.op("dmlc.shard_slice", [new, index], attrs_of).result
-        return self.b.op("dmlc.reshape", [one], {"dmlc.id": self.ids.fresh(f"{arg.name}.microbatch")}, [local]).result
+        whole = tuple(n * self.mesh.extent(self.mesh.devices_of(d)) if set(d) & set(axes) else g for n, g, d in zip(local.shape, arg.shape, sharding.dims))
+        attrs |= {"dmlc.sharding": Sharding(sharding.mesh, dims), "dmlc.global": (self.mesh.extent(axes), *whole), "dmlc.micro": None}
+        value: Value = self.block.add_arg(local.with_shape((self.mesh.extent(axes), *local.shape)), arg.name, attrs)
+        if axes:
+            attrs_of = {"dim": 0, "size": 1, "dmlc.id": self.ids.fresh(f"{arg.name}.slice")}
+            value = self.b.op("dmlc.shard_slice", [value, self.rank_values.index(axes[0])], attrs_of).result
+        return self.b.op("dmlc.reshape", [value], {"dmlc.id": self.ids.fresh(f"{arg.name}.microbatch")}, [local]).result
 
     def _return(self, op: Op) -> None:
         values = []

@@ -105,6 +105,8 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     mesh, solution = planned.mesh, planned.solution
     if mesh.devices > 1 and all(c.place.is_trivial for c in solution.places.values()):
         context.remark(module.main.op, f"all {mesh.devices} devices do the same work: no op can be split")
+    if request.microbatches and not mesh.axes.sequential:
+        context.remark(module.main.op, "the samples of a batch are mixed, so it is not cut into microbatches, and every step needs a full batch")
     if request.degrees is not None:
         _refuse_unused(module, planned)
     if mesh.sizes.get("model", 1) == 1:

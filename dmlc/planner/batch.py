@@ -16,7 +16,7 @@ from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Function, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import linear_of, rule_of, strategies_of
+from dmlc.ops.base import definition, linear_of, rule_of, strategies_of
 from dmlc.ops.place import Place, illegal, states
 
 Extents = dict[int, int]  # dim -> size of its leading batch part
@@ -94,6 +94,7 @@ class DataPlaces:
         self.function, self.mesh, self.axes, self.batch = function, mesh, axes, batch
         self.natural: dict[Value, Sharding] = {}
         self.places: dict[Op, Place] = {}
+        self._complete: dict[Value, Op] = {}  # made from a completed sum over the batch -> a contraction in that sum
 
     def run(self) -> tuple[dict[Op, Place], dict[Value, Sharding]]:
         for arg in self.function.args:
@@ -108,6 +109,7 @@ class DataPlaces:
                 self._backward(op)
             for op in self.places:
                 self._refuse_mixing(op)
+            self._refuse_second_pass()
         return self.places, self.natural
 
     def _forward(self, op: Op) -> None:
@@ -201,6 +203,34 @@ class DataPlaces:
                 raise MixedBatch(f"'{op.name}' needs samples of all microbatches at once ({rule_of(op)})", op.loc)
             if any(a in sequential and c != "sum" for a, c in given.unreduced):
                 raise MixedBatch(f"'{op.name}' needs a {dict(given.unreduced)} over all microbatches, which only add up", op.loc)
+
+
+    def _refuse_second_pass(self) -> None:
+        """A sum over the batch that is needed complete to go on costs a loop of its own over what it is made of: no contraction may be in it."""
+        heavy: dict[Value, Op] = {}  # value -> a contraction over microbatches that it is made with, in this pass over them
+        for op, place in self.places.items():
+            asked = states(self.mesh, op, place)[0]
+            behind = next((heavy[v] for v in op.operands if v in heavy), None)
+            split = bool(set(place.axes) & set(self.mesh.axes.sequential))
+            for v, wanted in zip(op.operands, asked):
+                if self._is_sum(v) and not any(a in self.mesh.axes.sequential for a, _ in wanted.unreduced):
+                    behind = None
+                    self._complete.update(dict.fromkeys(op.results, heavy[v]) if v in heavy else {})
+                elif v in self._complete:
+                    if split:
+                        raise self._second_pass(self._complete[v])
+                    self._complete.update(dict.fromkeys(op.results, self._complete[v]))
+            if split and definition(op).precision == "low":
+                behind = op
+            heavy.update(dict.fromkeys(op.results, behind) if behind is not None else {})
+
+    def _is_sum(self, value: Value) -> bool:
+        return any(a in self.mesh.axes.sequential for a, _ in self.natural[value].unreduced)
+
+    @staticmethod
+    def _second_pass(op: Op) -> DmlcError:
+        text = f"'{op.name}' would run twice a microbatch: a sum over the whole batch is made from it, and more is computed with that sum in every microbatch"
+        return MixedBatch(text, op.loc, ("make the loss a sum, or a mean, of what single samples give",))
 
 
 class MixedBatch(DmlcError):
