@@ -228,8 +228,9 @@ def test_a_transformer_under_zero_3_gathers_a_block_at_most_twice_a_microbatch()
         loop = next(op for op in module.main.body if op.name == "dmlc.microbatch" and any(o.name == "comm.all_gather" for o in op.walk()))
         for body in (list(loop.region.block), [op for op in module.main.body if op.attrs.get("dmlc.iteration") == "peel"]):
             gathered = Counter(source(op.operands[0]) for op in body if op.name == "comm.all_gather")
-            assert max(gathered.values()) == 2
-            assert len(gathered) == 28, "every parameter lies in parts"
+            tied = gathered.pop("words_weight")  # table of the first block and head of the last, which are two in the backward pass
+            assert max(gathered.values()) == 2 and tied <= 3
+            assert len(gathered) == 27, "every parameter lies in parts"
         assert any("#re" in op.id for op in module.main.ops()) == (mode == "all")
         runs.append(interpreted(module, weights, "transformer", 2, promote=torch.float64))
     assert runs[0][:2] == runs[1][:2]
