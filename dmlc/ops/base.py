@@ -111,7 +111,18 @@ class OpDef:
 
     @classmethod
     def verify(cls, op: Op) -> None:
-        """Attributes are known and complete; operands share a dtype; inferred types equal the printed ones."""
+        """Attributes are known and complete; operands share a dtype; inferred types equal the printed ones.
+
+        A tensor op is judged by its types and own attributes alone, so equal ones are looked at once.
+        """
+        key = None if op.regions or op.dialect != "dmlc" else _signature(op)
+        if key is None or key not in _VERIFIED:
+            cls._verify(op)
+            if key is not None:
+                _VERIFIED.add(key)
+
+    @classmethod
+    def _verify(cls, op: Op) -> None:
         for key in op.attrs:
             if "." not in key and key not in cls.attributes:
                 raise DmlcError(f"'{op.name}' has no attribute '{key}'; it takes {sorted(cls.attributes) or 'none'}", op.loc)
@@ -191,6 +202,18 @@ def attribute(op: Any, key: str) -> Any:
 
 
 _RULES: dict[Any, Rule] = {}
+_VERIFIED: set[Any] = set()
+
+
+def _signature(op: Op) -> tuple | None:
+    """What an op's types and own attributes are, None where that cannot be hashed (it is wrong then, and told so in full)."""
+    own = [(k, type(v), v) for k, v in op.attrs.items() if "." not in k]
+    key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own, key=lambda kv: kv[0])))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def own_attrs(op: Op) -> dict[str, Any]:
