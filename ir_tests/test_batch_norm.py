@@ -182,7 +182,7 @@ def eager_step(state: dict[str, torch.Tensor], parts: list[list[torch.Tensor]], 
 @pytest.mark.parametrize("statistics", ["global", "rank"])
 @pytest.mark.parametrize(
     ("devices", "plan", "ranks", "microbatches"),
-    [(1, "dp=1", 1, 2), (2, "dp=2", 2, 2), (2, "dp=2", 2, 1), (2, "dp=2,zero=3", 2, 2), (2, "dp=1,tp=2", 1, 2), (4, "dp=4", 4, 2)],
+    [(1, "dp=1", 1, 2), (2, "dp=2", 2, 2), (2, "dp=2", 2, 1), (2, "dp=2,zero=3", 2, 2), (2, "dp=1,tp=2", 1, 2), (4, "dp=4", 4, 2), (4, "dp=2,tp=2", 2, 2)],
 )
 def test_steps_are_those_of_pytorch(devices: int, plan: str, ranks: int, microbatches: int, statistics: str) -> None:
     """Three steps, of 8, 5 and 3 samples, NaN where there is none: loss, parameters and running statistics."""
