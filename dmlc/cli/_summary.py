@@ -51,14 +51,14 @@ def summary(module: Module, ops_before: int | None = None, planned: bool = True)
     rows.append(("kernels", f"{len(set(kernels))} generated, called {len(kernels)} times"))
     rows += collective_rows(module, ops)
     rows += parameter_rows(module)
-    return rows
+    return rows + (training_rows(module) if module.attrs.get("dmlc.mode") == "train" else [])
 
 
 def plan_text(attr: Any, mesh: Mesh, planned: bool = True) -> str:
     """`planned`: in this run; else the price that the text carries may be that of other places, since a person may have edited them."""
     if attr is None:
         return f"{mesh.devices} rank(s)"
-    chosen = f"dp={attr['dp']},tp={attr['tp']}"
+    chosen = f"dp={attr['dp']},tp={attr['tp']}" + (f",zero={attr['zero']}" if attr.get("zero") else "")
     if not planned:
         return f"{chosen}, placed by the text, not priced"
     text = f"{chosen}, priced {attr['price'] / 1e6:.1f} us, optimality gap {attr['gap'] / 1e4:.2f} %"
@@ -75,6 +75,18 @@ def collective_rows(module: Module, ops: list[Op]) -> list[tuple[str, str]]:
     sent = sum(cost.op(op).bytes for op in comm)
     text = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
     return [("collectives", text), ("sent by a rank", f"{sent:,} bytes a run")]
+
+
+def training_rows(module: Module) -> list[tuple[str, str]]:
+    """Loss and optimizer, and what a rank holds for training."""
+    from dmlc.record import held_bytes
+
+    train, request, held = module.attrs["dmlc.train"], module.attrs["dmlc.request"], held_bytes(module)
+    batch = f"batch {request['batch']}" if "batch" in request else "batch"
+    count = request.get("microbatches", 1)
+    text = f"loss {train.get('loss') or 'of the model'}, {train.get('optimizer')}, {batch} in {count} microbatch{'es' if count > 1 else ''}"
+    names = (("parameters", "parameters"), ("gradients", "gradients"), ("optimizer state", "optimizer_state"))
+    return [("training", text), ("bytes a rank", ", ".join(f"{held[key]:,} {name}" for name, key in names))]
 
 
 def parameter_rows(module: Module) -> list[tuple[str, str]]:

@@ -64,8 +64,22 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
         other = second["plan"] if second["plan"] != plan["plan"] else "other places"
         lines.append(f"  second     {other} at {_micro(second['price_ps'])}")
     lines += [f"  size       {size}" for size in map(_size, plan.get("sizes", []))]
+    lines += training_lines(plan["training"]) if plan.get("training") else []
     arguments = [f"  {name:40} {text.removeprefix('#dmlc.sharding')}" for name, text in plan.get("shardings", {}).items()]
     return [*lines, "", "arguments", *arguments]
+
+
+def training_lines(facts: dict[str, Any]) -> list[str]:
+    """What a step trains with, what a rank holds for it and what it sends."""
+    asked, held = facts["request"], facts["bytes_a_rank"]
+    batch = f"{facts['batch']} samples a step in {facts['microbatches']} microbatch(es)"
+    sent = ", ".join(f"{t['count']} {kind} of {t['bytes']:,} bytes in all" for kind, t in facts["collectives_a_step"].items()) or "nothing"
+    lines = [
+        f"  training   loss {asked.get('loss') or 'of the model'}, {asked.get('optimizer')}, {batch}, {facts['trained']} parameters trained",
+        "  a rank     holds " + ", ".join(f"{n:,} bytes of {name.replace('_', ' ')}" for name, n in held.items()),
+        f"  a step     sends {sent}; buckets of {', '.join(map(str, facts['buckets'])) or 'one tensor each'}",
+    ]
+    return lines + [f"  {key:10} {', '.join(facts[key])}" for key in ("frozen", "unused") if facts[key]]
 
 
 def _size(row: Any) -> str:

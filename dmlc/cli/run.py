@@ -32,6 +32,8 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     p = parser()
+    if (folder := training_folder(argv)) is not None:
+        return train(folder, [word for word in argv if word not in (str(folder), "--")])
     args = p.parse(argv)
     if args.folder is None:
         p.error("no OUT given")
@@ -46,6 +48,34 @@ def main(argv: Sequence[str]) -> int:
     if args.kernels == "triton":
         check_kernels(args.device)
     return launch(folder, ranks, launch_arguments(args, folder))
+
+
+def training_folder(argv: Sequence[str]) -> Path | None:
+    """The folder given, if it is one that trains."""
+    folders = [Path(word) for word in argv if not word.startswith("-") and (Path(word) / "table.py").is_file()]
+    return folders[0] if folders and (folders[0] / "train.py").is_file() else None
+
+
+def train(folder: Path, arguments: list[str]) -> int:
+    """Hand everything to the folder's own command line; of this one's options only --nproc is left out."""
+    ranks = ranks_of(folder)
+    if "--nproc" in arguments:
+        at = arguments.index("--nproc")
+        given = arguments[at + 1 : at + 2]
+        if given != [str(ranks)]:
+            raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {''.join(given) or 'so many'}; compile it again, the checkpoints go with it")
+        del arguments[at : at + 2]
+    process = subprocess.Popen([sys.executable, str(folder.absolute() / "launch.py"), *arguments], start_new_session=True)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()  # its own end: the step is finished and a checkpoint written
+    try:
+        process.wait()
+        raise KeyboardInterrupt
+    finally:
+        if process.poll() is None:  # interrupted a second time
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def ranks_of(folder: Path) -> int:
