@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 from dmlc.cost.model import type_bytes
 from dmlc.ir.builder import Builder, IdPool
-from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
+from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, Value
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import linear_of, rule_of
+from dmlc.ops.base import index_of, linear_of, rule_of
 from dmlc.passes._pads import Facts, Pad, Padding, Source, along, extent_of, identity_value, operand_pad
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 
+Place = tuple[Value, int]
 Uses = dict[Op, tuple[list[Op], frozenset[Source]]]
 
 
@@ -100,7 +101,7 @@ def unneeded_uses(function: Function, known: Facts) -> Uses:
 def _covered(user: Op, mask: Op, pad: Pad, known: Facts, replaced: dict[tuple[Op, int], Value]) -> frozenset[Source] | None:
     """What it relies on that `user`, which sums over the masked dim, adds zeros there without the mask; None when it might not."""
     at = [i for i, v in enumerate(user.operands) if v is mask.results[0]]
-    if user.dialect != "dmlc" or user.regions or len(at) != 1:
+    if user.dialect != "dmlc" or user.regions or len(at) != 1 or at[0] in index_of(user):
         return None
     rule = rule_of(user)
     factors = rule.operands[at[0]][mask.attrs["dim"]]
@@ -165,54 +166,78 @@ def _gain(function: Function, known: Facts, facts: Facts) -> tuple[set[Source], 
     return used, saved
 
 
-def _origins(function: Function, known: Facts) -> dict[tuple[Value, int], Value]:
+def _origins(function: Function, known: Facts) -> dict[Place, Value]:
     """Where the gradients that still need a mask begin: (value, dim) -> the number of valid elements."""
-    found: dict[tuple[Value, int], Value] = {}
-    seen: set[tuple[Value, int]] = set()
+    found: dict[Place, Value] = {}
+    searches: dict[tuple[Block | None, tuple], _Beginnings] = {}
     for op in _masks(function):
-        here = (op.operands[0], op.attrs["dim"])
+        here, extent = (op.operands[0], op.attrs["dim"]), extent_of(op.operands[1])
+        if (op.block, extent) not in searches:
+            searches[op.block, extent] = _Beginnings(op.block, extent, known)
+        search = searches[op.block, extent]
         needed = here not in known or not holds_identity(op, known[here])
-        if needed and identity_value(op.attrs["identity"], op.operands[0].dtype) == 0.0 and is_backward(op.operands[0], op):
-            for place in _beginnings(here, op, known, seen):
-                found.setdefault(place, op.operands[1])
+        if needed and identity_value(op.attrs["identity"], op.operands[0].dtype) == 0.0 and search.is_gradient(op.operands[0]):
+            found.update((place, op.operands[1]) for place in search.of(here))
     return found
 
 
-def is_backward(value: Value, beside: Op) -> bool:
-    return value.op is not None and "dmlc.of" in value.op.attrs and value.op.block is beside.block
+def _read_in_regions(block: Block | None) -> set[Op]:
+    """Ops of a block whose results, or what is made of them, a loop or branch reads."""
+    found: set[Op] = set()
+    for op in reversed(block.ops if block is not None else ()):
+        if any(u.regions or u.block is not block or u in found for r in op.results for u in r.users):
+            found.add(op)
+    return found
 
 
-def _beginnings(place: tuple[Value, int], mask: Op, known: Facts, seen: set[tuple[Value, int]]) -> Iterator[tuple[Value, int]]:
-    """Walk from a gradient to the gradients it is linear in, as far as there are any."""
-    todo = [place]
-    while todo:
-        here = todo.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        further = _comes_from(*here, mask, known)
-        if further:
-            todo += further
-        else:
-            yield here
+class _Beginnings:
+    """The cheapest values to mask so that a gradient is zero past `extent`: itself, or gradients it is linear in, as far back as they are
+    no larger. What is masked for one gradient costs nothing for the next. Values that loops read too are left alone: there another
+    number of elements is valid."""
 
+    def __init__(self, block: Block | None, extent: tuple, known: Facts):
+        self.block, self.extent, self.known = block, extent, known
+        self.shared = _read_in_regions(block)
+        self.best: dict[Place, frozenset[Place]] = {}
+        self.chosen: set[Place] = set()
 
-def _comes_from(value: Value, dim: int, mask: Op, known: Facts) -> list[tuple[Value, int]]:
-    """The gradients that would have to be zero for `value` to be; [] when there are none, or something else is not finite."""
-    op = value.op
-    assert op is not None
-    if op.regions or op.dialect != "dmlc" or op.name == "dmlc.mask_pad":
-        return []
-    rule = rule_of(op)
-    factors = rule.results[op.results.index(value)][dim]  # type: ignore[arg-type]
-    for members in linear_of(op) if len(factors) == 1 and factors[0] not in rule.whole else ():
-        places = [(op.operands[i], d) for i in sorted(members) for d, f in enumerate(rule.operands[i]) if f == factors]
-        if places and all(is_backward(v, mask) for v, _ in places):
-            zeros = {place: Pad(0.0, extent_of(mask.operands[1]), sign=1) for place in places}
-            made = along(op, factors[0], ChainMap(zeros, known))
-            if made is not None and made.is_zero:
-                return places
-    return []
+    def is_gradient(self, value: Value) -> bool:
+        return value.op is not None and "dmlc.of" in value.op.attrs and value.op.block is self.block and value.op not in self.shared
+
+    def of(self, place: Place) -> frozenset[Place]:
+        """Operands are solved first, without recursion: a backward pass is deep."""
+        todo = [place]
+        while todo:
+            here = todo[-1]
+            ways = [] if here in self.best else list(self._ways(*here))
+            missing = [p for way in ways for p in way if p not in self.best]
+            todo += missing
+            if not missing:
+                todo.pop()
+                if here not in self.best:
+                    sets = [frozenset(p for place in way for p in self.best[place]) for way in ways]
+                    self.best[here] = min([*sets, frozenset([here])], key=self._bytes)
+        self.chosen |= self.best[place]
+        return self.best[place]
+
+    def _bytes(self, places: frozenset[Place]) -> int:
+        return sum(type_bytes(value.type) for value, _ in places - self.chosen)
+
+    def _ways(self, value: Value, dim: int) -> Iterator[tuple[Place, ...]]:
+        """Sets of gradients of which `value` is zero when they are."""
+        op = value.op
+        assert op is not None
+        if op.regions or op.dialect != "dmlc" or op.name == "dmlc.mask_pad":
+            return
+        rule = rule_of(op)
+        factors = rule.results[op.results.index(value)][dim]  # type: ignore[arg-type]
+        for members in linear_of(op) if len(factors) == 1 and factors[0] not in rule.whole else ():
+            places = tuple(dict.fromkeys((op.operands[i], d) for i in sorted(members) for d, f in enumerate(rule.operands[i]) if f == factors))
+            if places and all(self.is_gradient(v) for v, _ in places):
+                zeros = {place: Pad(0.0, self.extent, sign=1) for place in places}
+                made = along(op, factors[0], ChainMap(zeros, self.known))
+                if made is not None and made.is_zero:
+                    yield places
 
 
 def _mask(value: Value, dim: int, valid: Value, ids: IdPool) -> None:

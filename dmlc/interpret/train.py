@@ -98,7 +98,8 @@ class Trainer:
             raise DmlcError(f"%{arg.name} has {x.shape[dim]} samples; {count} microbatches of {rows} take {count * rows}")
         shape = list(x.shape)
         shape[dim] = count * rows - x.shape[dim]
-        fill = poison(x.dtype) if self.poison_pads else GARBAGE if x.dtype.is_floating_point else 0
+        poisoned = self.poison_pads and "dmlc.pad" not in arg.attrs
+        fill = poison(x.dtype) if poisoned else GARBAGE if x.dtype.is_floating_point else 0
         x = torch.cat([x, torch.full(shape, fill, dtype=x.dtype)], dim)
         return x.unflatten(dim, (count, rows)).movedim(dim, 0)
 
