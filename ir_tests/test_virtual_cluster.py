@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +77,24 @@ def test_ranks_on_several_hosts_work_together(tmp_path):
         assert cluster.wait(hosts, 120) == [0, 0]
         lines = [line for host in hosts for line in host.stdout.read().splitlines()]
     assert sorted(lines) == ["10.0 4 0 1", "10.0 4 0 1", "10.0 4 1 1", "10.0 4 1 1"]
+
+
+@needs_cluster
+def test_a_compiled_program_trains_on_two_hosts(tmp_path):
+    """By its own launch.sh, on hosts that cannot resolve each other's names; the losses are those of one host."""
+    request = ["--train", "--loss", "cross-entropy", "--optimizer", "sgd", "--devices", "2", "--plan", "dp=2", "--target", "cpu", "--no-kernel-report"]
+    compiled = [sys.executable, "-m", "dmlc", "compile", "dmlc.models.digits:tiny_perceptron", *request, "-o", str(tmp_path / "out")]
+    subprocess.run(compiled, check=True, capture_output=True)
+    options = ["--data", "dmlc.models.digits:train_data", "--steps", "4", "--metrics"]
+    script = str(tmp_path / "out" / "launch.sh")
+    subprocess.run(["sh", script, *options, str(tmp_path / "one")], check=True, capture_output=True, env={**os.environ, "PYTHON": sys.executable})
+    with VirtualCluster(2) as cluster:
+        place = {"NNODES": "2", "MASTER_ADDR": cluster.addresses[0], "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+        own = [{**place, "NODE_RANK": str(i), "LOCAL_ADDR": cluster.addresses[i]} for i in range(2)]
+        hosts = [cluster.start(i, ["sh", script, *options, str(tmp_path / "two")], own[i]) for i in range(2)]
+        assert cluster.wait(hosts, 120) == [0, 0]
+    one, two = ([json.loads(line)["loss"] for line in (tmp_path / name).read_text().splitlines()] for name in ("one", "two"))
+    assert len(two) == 4 and two == pytest.approx(one, rel=1e-5) and two[-1] < two[0]
 
 
 @needs_cluster
