@@ -14,14 +14,14 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 RANKS = 8
-OWN = ("model", "table", "runtime", "prelude", "kernels", "launch", "bf16_interpreter")
+OWN = ("model", "table", "runtime", "prelude", "kernels", "launch", "bf16_interpreter", "state", "checkpoint", "data")
 
 
 class RankError(Exception):
@@ -30,13 +30,15 @@ class RankError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """`folder` compiled for `ranks` ranks, its global inputs in the file `inputs`; `scratch` is a folder for the rendezvous."""
+    """`folder` compiled for `ranks` ranks, its global inputs in the file `inputs`; `scratch` is a folder for the rendezvous.
+    `inputs` of a training program holds its batches, one a step, and its scalars."""
 
     folder: str
     ranks: int
     inputs: str
     scratch: str
     seconds: float
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,14 @@ class Outcome:
 
     results: dict[str, Any]
     products: list[tuple[str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Numbers that each step reports, and afterwards all that a step updates, as global tensors."""
+
+    steps: list[dict[str, float]]
+    state: dict[str, Any]
 
 
 class RankPool:
@@ -56,14 +66,29 @@ class RankPool:
         """Run a compiled folder on global inputs. Raises `RankError` when a rank fails or `seconds` pass."""
         import numpy
 
+        def save(path: str) -> None:
+            numpy.savez(path, **inputs)
+
+        return self._do(folder, save, seconds, training=False)
+
+    def train(self, folder: Path, steps: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float = 120) -> Trained:
+        """Run a training program's steps, each (inputs by name: tensors of n samples, scalars by name: hypers, and `microbatches` if not all)."""
+        import torch
+
+        def save(path: str) -> None:
+            torch.save([(dict(inputs), dict(scalars)) for inputs, scalars in steps], path)
+
+        return self._do(folder, save, seconds, training=True)
+
+    def _do(self, folder: Path, save: Callable[[str], None], seconds: float, training: bool) -> Any:
         ranks = _ranks_of(folder)
         if ranks > self.size:
             raise ValueError(f"{folder} is for {ranks} ranks; the pool has {self.size}")
         self._start()
         with tempfile.TemporaryDirectory() as scratch:
-            numpy.savez(f"{scratch}/inputs.npz", **inputs)
+            save(f"{scratch}/inputs.npz")
             for _, connection in self._workers[:ranks]:
-                connection.send(Job(str(folder), ranks, f"{scratch}/inputs.npz", scratch, seconds))
+                connection.send(Job(str(folder), ranks, f"{scratch}/inputs.npz", scratch, seconds, training))
             try:
                 return self._collect(ranks, seconds)
             except BaseException:
@@ -143,7 +168,7 @@ def _serve(rank: int, connection: Connection) -> None:
         except EOFError:
             return
         try:
-            answer = True, _execute(rank, job)
+            answer = True, (_train if job.training else _execute)(rank, job)
         except BaseException:  # a launcher may raise SystemExit too
             answer = False, traceback.format_exc()
         connection.send(answer)
@@ -163,6 +188,35 @@ def _execute(rank: int, job: Job) -> Outcome | None:
     if results is None:
         return None
     return Outcome({name: (x.float() if x.dtype == torch.bfloat16 else x).numpy() for name, x in zip(names, results)}, products.seen)
+
+
+def _train(rank: int, job: Job) -> Trained | None:
+    import torch
+
+    with _modules_of(job.folder), _group(rank, job), torch.no_grad():
+        import data  # type: ignore[import-not-found]
+        import model  # type: ignore[import-not-found]
+        import runtime  # type: ignore[import-not-found]
+        import state  # type: ignore[import-not-found]
+        import table  # type: ignore[import-not-found]
+
+        mesh, device = runtime.Mesh(table.MESH), torch.device("cpu")
+        held, program, layout = state.State(table, mesh, device), model.Program(mesh, device), data.Layout(data.input_rows(table), mesh)
+        held.set(rng_seed=0)
+        found = []
+        for inputs, scalars in torch.load(job.inputs):
+            samples = len(next(iter(inputs.values())))
+            count = scalars.get("microbatches", layout.microbatches)
+            held.set(**{"batch_size": samples, **scalars, "microbatches": count})
+            loaded = {i: {name: x[i] for name, x in inputs.items()} for i in layout.needed(count, samples)}
+            results = held.update(program(held.values, layout.tensors(loaded, count, samples)))
+            found.append({name: x.item() for name, x in results.items()})
+        whole = {}
+        for row in table.RESULTS:
+            if (name := row["updates"]) is not None:
+                r = held.rows[name]
+                whole[name] = runtime.gather_result(held.values[name], mesh, r["shape"], r["dims"], r["grains"])
+    return Trained(found, whole) if rank == 0 else None
 
 
 @contextlib.contextmanager

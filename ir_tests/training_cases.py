@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from model_cases import emit
+from rank_pool import shared_pool
 from training_models import BATCH, CLASSES, IGNORED, TIME
 
 from dmlc import driver
@@ -61,6 +63,13 @@ def ranked(model: str, plan: str, devices: int, microbatches: int = 2, optimizer
     return driver.compile_model(replace(source, module=source.module.clone(), evaluation=None), options)
 
 
+@functools.cache
+def partitioned(model: str, plan: str, devices: int, microbatches: int = 2, optimizer: str = "adamw") -> tuple[Module, Any]:
+    """The per-rank program as it is before buckets and fusion, which take most of the time."""
+    options = driver.Options(train=OPTIMIZERS[optimizer], plan=plan, devices=devices, microbatches=microbatches)
+    return passed(loaded(model, optimizer), PIPELINES["training"].partition(",overlap-split")[0], options)
+
+
 # ---------------------------------------------------------------- what they are run on
 
 
@@ -99,11 +108,28 @@ def interpreted(module: Module, weights: Any, model: str, steps: int, optimizer:
     microbatches, ragged = options.pop("microbatches", None), options.pop("ragged", True)
     trainer = Trainer(module, weights, **options)
     found = [trainer.step(batch(model, i, n, ragged), microbatches, **HYPERS[optimizer]) for i in range(steps)]
-    held = {a.name for a in module.main.args if a.attrs.get("dmlc.role") in ("param", "buffer")}
-    return [f["loss"] for f in found], [f["grad_norm"] for f in found], {n: x for n, x in trainer.state.items() if n in held}
+    return [f["loss"] for f in found], [f["grad_norm"] for f in found], model_state(module, trainer.state)
 
 
-def eager(model: str, steps: int, optimizer: str = "adamw", microbatches: int = 1, n: int = BATCH, dtype: torch.dtype = torch.float64, ragged: bool = True) -> Run:
+def model_state(module: Module, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by the model's own names; what a pass has divided is put together."""
+    found: dict[str, torch.Tensor] = {}
+    for arg in module.main.args:
+        if arg.attrs.get("dmlc.role") not in ("param", "buffer"):
+            continue
+        part, value = arg.attrs.get("dmlc.part"), values[arg.name]
+        if part is None:
+            found[arg.name] = value
+            continue
+        whole = found.setdefault(part["names"][0].replace(".", "_"), torch.full(part["shape"], float("nan"), dtype=value.dtype))
+        place = whole.view(part["split"]).narrow(part["dim"], part["start"], part["stop"] - part["start"])
+        place.copy_(value.reshape(place.shape))
+    return found
+
+
+def eager(
+    model: str, steps: int, optimizer: str = "adamw", microbatches: int = 1, n: int = BATCH, dtype: torch.dtype = torch.float64, ragged: bool = True
+) -> Run:
     """The same steps in plain PyTorch: gradients accumulated over microbatches, the mean taken over the valid targets of the whole batch."""
     network = getattr(importlib.import_module("training_models"), model)()[0].to(dtype)
     h = HYPERS[optimizer]
@@ -135,10 +161,21 @@ def _accumulate(network: torch.nn.Module, given: Mapping[str, torch.Tensor], mic
 
 
 def difference(got: Run, want: Run) -> tuple[float, float, float]:
-    """Largest differences of losses and of norms (relative to those), and of parameters (absolute)."""
+    """Parameters and running statistics that both have count. Largest differences of losses and of norms (relative to those), and of parameters (absolute)."""
     losses = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(got[0], want[0], strict=True))
     norms = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(got[1], want[1], strict=True))
     assert all(math.isfinite(x) for x in [*want[0], *want[1], *got[0], *got[1]])
-    shared = [n for n in want[2] if n in got[2]]
+    shared = [n for n, x in want[2].items() if n in got[2] and x.is_floating_point()]  # PyTorch counts microbatches as batches seen
     assert shared
     return losses, norms, max(float((got[2][n].double() - want[2][n].double()).abs().max()) for n in shared)
+
+
+# ---------------------------------------------------------------- emitted programs
+
+
+def emitted(model: str, plan: str, devices: int, out: Path, steps: int, optimizer: str = "adamw", microbatches: int | None = None, n: int = BATCH) -> Run:
+    """Steps of the emitted program on a process a rank."""
+    compiled = ranked(model, plan, devices, 2, optimizer)
+    scalars = {**HYPERS[optimizer], **({"microbatches": microbatches} if microbatches else {})}
+    found = shared_pool().train(emit(compiled, out), [(batch(model, i, n), scalars) for i in range(steps)])
+    return [s["loss"] for s in found.steps], [s["grad_norm"] for s in found.steps], model_state(compiled.module, found.state)

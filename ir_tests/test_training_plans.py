@@ -1,0 +1,97 @@
+"""Training under every plan is the same training: 20 steps with clipping, two microbatches, dropout and ragged targets, against one rank and eager PyTorch.
+
+Among the targets are ranks and microbatches with one, three and no valid ones. In float64 every plan's losses agree with the one-rank program's
+to 1e-10 and parameters to 1e-8; in float32 losses of AdamW and parameters of SGD to 1e-5 (AdamW divides rounding errors of gradients near zero by
+themselves, so its float32 parameters say nothing).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import Run, difference, eager, emitted, interpreted, partitioned, ranked
+
+torch.set_num_threads(1)
+STEPS = 20
+PLANS = {
+    "dp=2": 2, "dp=4": 4, "dp=8": 8, "dp=4,zero=1": 4, "dp=4,zero=2": 4, "dp=4,zero=3": 4, "tp=2": 2, "dp=2,tp=2": 4, "dp=2,tp=2,zero=3": 4,
+}  # fmt: skip
+MODELS = ("perceptron", "transformer", "cnn")
+one_rank: dict[tuple[str, str, str | None], Run] = {}
+
+
+def on_one_rank(model: str, optimizer: str, promote: str | None) -> Run:
+    if (model, optimizer, promote) not in one_rank:
+        one_rank[model, optimizer, promote] = interpreted(*partitioned(model, "dp=1", 1, 2, optimizer), model, STEPS, optimizer, promote=promote)
+    return one_rank[model, optimizer, promote]
+
+
+def assert_close(got: Run, want: Run, loss: float, parameters: float) -> None:
+    losses, norms, states = difference(got, want)
+    assert losses < loss and norms < 10 * loss, (losses, norms)
+    assert states < parameters, states
+
+
+def test_what_the_steps_exercise() -> None:
+    """Every norm is clipped at some step and not at another; the loss falls; dropout and microbatches make a difference."""
+    losses, norms, _ = on_one_rank("transformer", "adamw", "f64")
+    assert min(norms) < 0.6 < max(norms) and losses[-1] < losses[0] / 2
+    assert difference(interpreted(*partitioned("transformer", "dp=1", 1, 2), "transformer", 2, promote="f64", seed=1), tuple(x[:2] for x in (losses, norms)) + ({"words_weight": torch.zeros(11, 8)},))[0] > 1e-3  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- one rank and eager PyTorch
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("model", ["perceptron_plain", "transformer_plain", "cnn"])
+def test_one_rank_trains_as_pytorch(model: str, optimizer: str) -> None:
+    module, weights = partitioned(model, "dp=1", 1, 2, optimizer)
+    wanted = eager(model, STEPS, optimizer, microbatches=2)
+    assert_close(interpreted(module, weights, model, STEPS, optimizer, promote="f64"), wanted, 1e-10, 1e-8)
+    single = eager(model, STEPS, optimizer, microbatches=2, dtype=torch.float32)
+    assert_close(interpreted(module, weights, model, STEPS, optimizer), single, 1e-5, 1e-5 if optimizer == "sgd" else float("inf"))
+
+
+# ---------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_plan_trains_as_one_rank(model: str, plan: str) -> None:
+    """In float64, garbage in all padding of the batch."""
+    found = interpreted(*partitioned(model, plan, PLANS[plan], 2), model, STEPS, promote="f64")
+    assert_close(found, on_one_rank(model, "adamw", "f64"), 1e-10, 1e-8)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("plan", ["dp=1", *PLANS])
+def test_an_emitted_program_trains_as_one_rank(plan: str, optimizer: str, tmp_path: Path) -> None:
+    """In float32 after the whole pipeline, a process a rank, on Gloo."""
+    found = emitted("perceptron", plan, PLANS.get(plan, 1), tmp_path / "out", STEPS, optimizer)
+    assert_close(found, on_one_rank("perceptron", optimizer, None), 1e-5, 1e-5 if optimizer == "sgd" else float("inf"))
+
+
+@pytest.mark.parametrize(("model", "plan", "optimizer"), [("transformer", "dp=2,tp=2,zero=3", "sgd"), ("transformer", "dp=4,zero=2", "adamw"), ("cnn", "dp=4,zero=3", "sgd")])
+def test_larger_emitted_programs(model: str, plan: str, optimizer: str, tmp_path: Path) -> None:
+    found = emitted(model, plan, PLANS[plan], tmp_path / "out", STEPS, optimizer)
+    assert_close(found, on_one_rank(model, optimizer, None), 1e-5, 1e-5 if optimizer == "sgd" else float("inf"))
+
+
+# ---------------------------------------------------------------- batches that are not full
+
+
+@pytest.mark.parametrize("plan", ["dp=1", "dp=4", "dp=4,zero=3", "dp=2,tp=2"])
+@pytest.mark.parametrize("model", ["perceptron_plain", "transformer_plain"])
+@pytest.mark.parametrize(("samples", "microbatches"), [(16, 2), (11, 2), (5, 2), (5, 1), (1, 1), (24, 3)])
+def test_other_batches_without_compiling_again(model: str, plan: str, samples: int, microbatches: int) -> None:
+    """The program is compiled for 16 samples in 2 microbatches. Some ranks and microbatches have no sample at all."""
+    module, weights = partitioned(model, plan, PLANS.get(plan, 1), 2)
+    found = interpreted(module, weights, model, 3, n=samples, promote="f64", microbatches=microbatches)
+    assert_close(found, eager(model, 3, n=samples), 1e-10, 1e-8)
+
+
+def test_an_emitted_program_takes_other_batches(tmp_path: Path) -> None:
+    assert_close(emitted("perceptron_plain", "dp=4,zero=2", 4, tmp_path / "a", 3, n=5, microbatches=1), eager("perceptron_plain", 3, n=5), 1e-5, 1e-4)
+    assert_close(emitted("perceptron_plain", "dp=4,zero=2", 4, tmp_path / "b", 3, n=24, microbatches=3), eager("perceptron_plain", 3, n=24), 1e-5, 1e-4)
