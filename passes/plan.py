@@ -107,7 +107,7 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
         context.remark(module.main.op, f"all {mesh.devices} devices do the same work: no op can be split")
     if request.microbatches and not mesh.axes.sequential:
         context.remark(module.main.op, "the samples of a batch are mixed, so it is not cut into microbatches, and every step needs a full batch")
-    if request.degrees is not None:
+    if request.degrees is not None and module.attrs.get("dmlc.mode") != "eval":  # an evaluation program has the degrees of its training program
         _refuse_unused(module, planned)
     if mesh.sizes.get("model", 1) == 1:
         return
