@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +14,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from onnx import helper, numpy_helper
+from onnx_models import CASES as ONNX_CASES
 from safetensors.torch import load_file
 from training_ranks import logged, train
 
 from dmlc.cli.main import guarded
+from dmlc.models import digits
 
 torch.set_num_threads(1)
 
@@ -137,3 +142,73 @@ def test_trained_weights_run_in_onnxruntime(folders, tmp_path):
     assert {"first.weight", "norm.scale", "norm.mean", "norm.var", "last.bias"} <= after.keys()
     still = {n for n in after if float((before[n.replace(".", "_")] - after[n]).abs().max()) < 1e-3}
     assert still == {"norm.mean", "norm.var"}  # the ONNX file has the norm in its inference form
+
+
+def test_the_trainer_imports_nothing_else(folders):
+    own = {path.stem for path in folders["one"].glob("*.py")}
+    assert own >= {"train", "trainer", "evaluation", "checkpoint"}
+    for path in folders["one"].glob("*.py"):
+        needed = {"torch", "numpy", "safetensors", "triton", *(["onnx"] if path.name == "export.py" else [])}
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {n.split(".")[0] for n in names} <= needed | own | sys.stdlib_module_names, path.name
+
+
+# ---------------------------------------------------------------- ONNX models from elsewhere
+
+MODELS: dict[str, tuple[Callable[[Path], Path], list[str], str, list[object]]] = {
+    "digits": (lambda folder: digits.write_onnx(folder / "digits.onnx"), ["--dim", "batch=16"], "dmlc.models.digits:train_data", ["--lr", 0.01, "--steps", 20]),
+    "magika": (ONNX_CASES["magika"].source, ["--shape", "bytes=4,2048"], "{folder}/files.py:make", ["--lr", 0.003, "--steps", 6]),
+}
+
+FILES = """
+import torch
+
+class Files:
+    \"\"\"Made of bytes of four ranges, one a class.\"\"\"
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        draw = torch.Generator().manual_seed(i)
+        return torch.randint(60 * (i % 4), 60 * (i % 4) + 60, (2048,), generator=draw), i % 4
+
+def make():
+    return Files()
+"""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_onnx_model_trains_on_four_ranks_and_its_file_gives_what_the_program_gives(name, tmp_path):
+    source, shapes, data, settings = MODELS[name]
+    (tmp_path / "files.py").write_text(FILES)
+    command = [
+        "compile",
+        str(source(tmp_path)),
+        "--train",
+        "--loss",
+        "cross-entropy",
+        "--devices",
+        "4",
+        *shapes,
+        "--no-kernel-report",
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    assert guarded(command) == 0
+    log, file, data = tmp_path / "log.jsonl", tmp_path / "trained.onnx", data.format(folder=tmp_path)
+    train(tmp_path / "out", 4, "--data", data, "--eval-data", data, "--log", log, "--export-onnx", file, *settings)
+    losses = list(logged(log).values())
+    assert losses[-1] < losses[0]
+    samples = digits.train_data() if name == "digits" else eager_files()
+    session = onnxruntime.InferenceSession(str(file))
+    wanted = session.get_inputs()[0]
+    x, y = torch.stack([torch.as_tensor(samples[i][0]) for i in range(len(samples))]), torch.tensor([int(samples[i][1]) for i in range(len(samples))])
+    (output,) = session.run(None, {wanted.name: x.numpy().astype({"tensor(int32)": np.int32, "tensor(float)": np.float32}[wanted.type])})
+    assert max(logged(log, "eval_loss").values()) == pytest.approx(float(F.cross_entropy(torch.from_numpy(output), y)), rel=1e-4)
+
+
+def eager_files() -> object:
+    names: dict[str, object] = {}
+    exec(FILES, names)
+    return names["make"]()  # type: ignore[operator]
