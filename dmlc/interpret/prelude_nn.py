@@ -85,6 +85,34 @@ def batch_parts(x, groups):
     return wide, dims, math.prod(parts.shape[d] for d in dims)
 
 
+def cross_entropy_and_lse(x, targets, ignore, smoothing):
+    """Each row's cross entropy (0 where the target is `ignore`) and log-sum-exp: both from one sum of exponentials."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    top = wide.amax(-1, keepdim=True)
+    total = (wide - top).exp_().sum(-1).log()
+    index, count = targets.long().unsqueeze(-1), x.shape[-1]
+    picked = wide.gather(-1, index.clamp(0, count - 1)) - top
+    if smoothing:
+        picked = picked * (1 - smoothing) + (wide.mean(-1, keepdim=True) - top) * smoothing
+    loss = torch.where(targets == ignore, 0.0, total - picked.squeeze(-1))
+    return loss.to(x.dtype), (total + top.squeeze(-1)).to(x.dtype)
+
+
+def cross_entropy_grad(x, targets, lse, g, smoothing, classes):
+    """Gradient of `cross_entropy_and_lse`'s first result in x; a target that is none of x's columns is not there."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    column = g.to(wide.dtype).unsqueeze(-1)
+    p = (wide - lse.to(wide.dtype).unsqueeze(-1)).exp_()
+    if smoothing:
+        p -= smoothing / (classes or x.shape[-1])
+    p *= column
+    index, count = targets.long().unsqueeze(-1), x.shape[-1]
+    if count:
+        here = (index >= 0) & (index < count)
+        p.scatter_add_(-1, index.clamp(0, count - 1), torch.where(here, column * (smoothing - 1), 0.0))
+    return p.to(x.dtype)
+
+
 def channel_windows(x, low, high):
     """Sum of each channel (dim 1) with `low` channels before and `high` after it."""
     x = F.pad(x.movedim(1, -1), (low, high))

@@ -58,10 +58,11 @@ class CrossEntropy(OpDef):
 
     @staticmethod
     def torch(op: Op) -> str:
+        if attribute(op, "residuals"):
+            return "cross_entropy_and_lse({0}, {1}, {ignore}, {label_smoothing})"
         smoothing = ", label_smoothing={label_smoothing}" if attribute(op, "label_smoothing") else ""
         rows = "{0}.reshape(-1, {0}.shape[-1])"
-        loss = f'F.cross_entropy({rows}, {{1}}.reshape(-1).long(), reduction="none", ignore_index={{ignore}}{smoothing}).reshape({{r0.shape}})'
-        return f"({loss}, torch.logsumexp({{0}}, -1))" if attribute(op, "residuals") else loss
+        return f'F.cross_entropy({rows}, {{1}}.reshape(-1).long(), reduction="none", ignore_index={{ignore}}{smoothing}).reshape({{r0.shape}})'
 
     @staticmethod
     def decompose(b: Builder, op: Op) -> list[Value]:
@@ -82,20 +83,18 @@ class CrossEntropy(OpDef):
 
     @staticmethod
     def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
-        """(softmax - wanted) g, where softmax comes from the kept log-sum-exp: pointwise, so it needs no traffic however classes are split."""
-        logits, smoothing = op.operands[0], attribute(op, "label_smoothing")
-
-        def column(v: Value) -> Term:
-            return Term(b, reshaped(b, wide(b, v), (*v.shape, 1)))
-
-        p = (Term(b, wide(b, logits)) - column(residual(op, "lse"))).exp()
-        parts = [p * column(g) for g in grads[1:] if g is not None]
+        """Through the loss by one op, with the kept log-sum-exp; through that, where it is used: softmax g."""
+        logits, targets = op.operands
+        lse, total = residual(op, "lse"), None
         if grads[0] is not None:
-            spread = p - smoothing / logits.shape[-1] if smoothing else p
-            wanted = target_mask(b, op).select(spread - (1.0 - smoothing), spread)
-            parts.append(wanted * is_ignored(b, op).select(0, column(grads[0])))
-        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-        return [cast(b, total.value, logits.dtype), None]
+            counted = Term(b, targets).eq(attribute(op, "ignore")).select(0, Term(b, grads[0]))
+            total = Term(b, b.emit("dmlc.cross_entropy_grad", logits, targets, lse, counted.value, label_smoothing=attribute(op, "label_smoothing")))
+        for g in grads[1:]:
+            if g is not None:
+                through = Term(b, cast(b, (_softmax(b, logits, lse) * column(b, g)).value, logits.dtype))
+                total = through if total is None else total + through
+        assert total is not None
+        return [total.value, None]
 
     @staticmethod
     def samples() -> list[Sample]:
@@ -108,6 +107,65 @@ class CrossEntropy(OpDef):
             return Sample((f32(*lead, v), i64(*lead)), AttrDict(attrs), values=AttrDict({"1": make}))
 
         return [case((7,), ignore=0), case((2, 3), 6), case((4,), label_smoothing=0.2), case((5,), residuals=("lse",)), case(()), case((1,), 1), case((0, 3))]
+
+
+class CrossEntropyGrad(OpDef):
+    """Gradient of `dmlc.cross_entropy` in the logits: (softmax - wanted) g, with softmax from the kept log-sum-exp.
+
+    Operands: logits [..., v], targets [...], lse [...], g [...], which is 0 already where a target does not count. A target outside
+    0 ... v - 1 is no class here; `classes` is the number that label smoothing spreads over, where logits holds a part of them (left out: v).
+    """
+
+    name = "dmlc.cross_entropy_grad"
+    rule = "... v!, ..., ..., ... -> ... v!"
+    attributes = {"label_smoothing": 0.0, "classes": None}
+    same_dtype = False
+    precision = "high"
+    linear = [{3}]
+    strategies = strategies.vocabulary_cross_entropy_grad
+    torch = "cross_entropy_grad({0}, {1}, {2}, {3}, {label_smoothing}, {classes})"
+    no_vjp = "gradients of this gradient are not taken"
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        if len(types) != 4 or types[0].rank < 1 or any(t.shape != types[0].shape[:-1] for t in types[1:]):
+            raise InferError(f"'dmlc.cross_entropy_grad' takes logits and a target, lse and gradient a row, not ({', '.join(map(str, types))})")
+        return [types[0]]
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        logits, targets, *rows = (v.tensor for v in op.operands)
+        if not logits.is_float or targets.dtype not in INTEGERS or any(t.dtype != logits.dtype for t in rows):
+            raise DmlcError(f"'{op.name}' takes float logits, integer targets, and lse and gradient like the logits", op.loc)
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        logits, _, lse, g = op.operands
+        smoothing = attribute(op, "label_smoothing")
+        p = _softmax(b, logits, lse)
+        spread = p - smoothing / (attribute(op, "classes") or logits.shape[-1]) if smoothing else p
+        wanted = target_mask(b, op).select(spread - (1.0 - smoothing), spread)
+        return [cast(b, (wanted * column(b, g)).value, logits.dtype)]
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        def made(sample: Sample) -> Sample:
+            logits, targets = sample.operands
+            rows = logits.with_shape(targets.shape)
+            attrs = {k: v for k, v in sample.attrs.items() if k == "label_smoothing"}
+            return Sample((logits, targets, rows, rows), AttrDict(attrs), values=sample.values)
+
+        return [made(s) for s in CrossEntropy.samples()]
+
+
+def column(b: Builder, v: Value) -> Term:
+    """One number a row, ready to broadcast along the classes."""
+    return Term(b, reshaped(b, wide(b, v), (*v.shape, 1)))
+
+
+def _softmax(b: Builder, logits: Value, lse: Value) -> Term:
+    return (Term(b, wide(b, logits)) - column(b, lse)).exp()
 
 
 def target_mask(b: Builder, op: Op) -> Term:

@@ -7,6 +7,7 @@ import math
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op
 from dmlc.ir.types import TensorType
+from dmlc.ops.activation_grads import by_op
 from dmlc.ops.base import REQUIRED, Sample, attribute
 from dmlc.ops.folding import exact, rounded
 from dmlc.ops.pointwise import between, predicate, triton_dtype, unary
@@ -72,16 +73,6 @@ unary("erf", "Error function.", torch="torch.erf({0})", triton="tl.erf({0})", vj
 # ---------------------------------------------------------------- activations
 
 
-def gelu_gradient(g: Term, x: Term, y: Term, approximate: str) -> Term:
-    """Phi(x) + x phi(x), or the same for the tanh approximation (Hendrycks and Gimpel, arXiv:1606.08415)."""
-    if approximate == "none":
-        phi = (-0.5 * x * x).exp() * (1 / math.sqrt(2 * math.pi))
-        return g * (0.5 * ((x * math.sqrt(0.5)).erf() + 1) + x * phi)
-    c = math.sqrt(2 / math.pi)
-    t = (c * (x + 0.044715 * x * x * x)).tanh()
-    return g * (0.5 * (t + 1) + 0.5 * x * (1 - t * t) * (c * (1 + 3 * 0.044715 * x * x)))
-
-
 def gelu_triton(op: Op) -> str:
     if attribute(op, "approximate") == "none":
         return "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))"
@@ -92,11 +83,6 @@ def gelu_triton(op: Op) -> str:
 def mish_gradient(g: Term, x: Term, y: Term) -> Term:
     t = x.softplus().tanh()
     return g * (t + x * x.sigmoid() * (1 - t * t))
-
-
-def silu_gradient(g: Term, x: Term, y: Term) -> Term:
-    s = x.sigmoid()
-    return g * s * (1 + x * (1 - s))
 
 
 def clamp_text(op: Op) -> str:
@@ -126,12 +112,12 @@ def clamp_fold(op: Op) -> str:
 
 unary("relu", "max(x, 0); NaN stays.", kind="number", torch="torch.relu({0})", triton="tl.where({0} < 0, 0, {0})", vjp=gradient(lambda g, x, y: (y > 0).select(g, 0)), fold=rounded("np.maximum({0}, np.zeros((), {0}.dtype))"))
 unary("sigmoid", "1 / (1 + e^-x)", torch="torch.sigmoid({0})", triton="1.0 / (1.0 + tl.exp(-{0}))", vjp=gradient(lambda g, x, y: g * y * (1 - y)))
-unary("silu", "x sigmoid(x), also called swish.", torch="F.silu({0})", triton="{0} / (1.0 + tl.exp(-{0}))", vjp=gradient(silu_gradient))
+unary("silu", "x sigmoid(x), also called swish.", torch="F.silu({0})", triton="{0} / (1.0 + tl.exp(-{0}))", vjp=by_op("dmlc.silu_grad"))
 unary("softplus", "log(1 + e^x)", torch="F.softplus({0})", triton=SOFTPLUS, vjp=gradient(lambda g, x, y: g * x.sigmoid()), precision="high")
 unary("hardswish", "x min(max(x + 3, 0), 6) / 6", torch="F.hardswish({0})", triton="{0} * tl.where({0} < -3.0, 0.0, tl.where({0} > 3.0, 1.0, ({0} + 3.0) * (1.0 / 6)))", vjp=gradient(lambda g, x, y: (x < -3).select(0, (x > 3).select(g, g * (x * (1 / 3) + 0.5)))))
 unary("hardsigmoid", "min(max(alpha x + beta, 0), 1)", attributes={"alpha": 1 / 6, "beta": 0.5}, torch="torch.clamp({0} * {alpha} + {beta}, 0, 1)", triton="tl.where({0} * {alpha} + {beta} < 0.0, 0.0, tl.where({0} * {alpha} + {beta} > 1.0, 1.0, {0} * {alpha} + {beta}))", vjp=gradient(lambda g, x, y, alpha, beta: (y > 0).logical_and(y < 1).select(g * alpha, 0)), variants=({}, {"alpha": 0.2, "beta": 0.5}))
 unary("mish", "x tanh(softplus(x)); arXiv:1908.08681", torch="F.mish({0})", triton="tl.where({0} > 20.0, {0}, {0} * (tl.exp({0}) * (tl.exp({0}) + 2.0)) / (tl.exp({0}) * (tl.exp({0}) + 2.0) + 2.0))", vjp=gradient(mish_gradient))
-unary("gelu", "x Phi(x), or its tanh approximation.", attributes={"approximate": "none"}, torch="F.gelu({0}, approximate={approximate})", triton=gelu_triton, vjp=gradient(gelu_gradient), variants=({"approximate": "none"}, {"approximate": "tanh"}))
+unary("gelu", "x Phi(x), or its tanh approximation.", attributes={"approximate": "none"}, torch="F.gelu({0}, approximate={approximate})", triton=gelu_triton, vjp=by_op("dmlc.gelu_grad"), variants=({"approximate": "none"}, {"approximate": "tanh"}))
 unary("elu", "x above 0, alpha (e^x - 1) below.", attributes={"alpha": 1.0}, torch="F.elu({0}, {alpha})", triton=f"tl.where({{0}} > 0, {{0}}, {{alpha}} * {EXPM1})", vjp=gradient(lambda g, x, y, alpha: (x > 0).select(g, g * (y + alpha))), variants=({}, {"alpha": 0.7}))
 unary("leaky_relu", "x above 0, slope x below.", attributes={"slope": REQUIRED}, torch="F.leaky_relu({0}, {slope})", triton="tl.where({0} > 0, {0}, {0} * {slope})", vjp=gradient(lambda g, x, y, slope: (x > 0).select(g, g * slope)), variants=({"slope": 0.1}, {"slope": -0.5}))
 unary("clamp", "min(max(x, min), max), a bound None = none; NaN stays; min above max gives max.", kind="number", attributes={"min": None, "max": None}, torch=clamp_text, triton=clamp_triton, vjp=gradient(clamp_gradient), fold=rounded(clamp_fold), variants=({"min": -1, "max": 1}, {"min": 0}, {"max": 1}, {"min": 2, "max": -1}, {}))

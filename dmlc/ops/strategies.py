@@ -57,6 +57,19 @@ def vocabulary_cross_entropy(op: Op) -> list[Strategy]:
     return [Strategy("vocabulary", (last, None), (None,) * len(op.results), emit, traffic=_reductions(last, 3))]
 
 
+def vocabulary_cross_entropy_grad(op: Op) -> list[Strategy]:
+    """Classes split, without traffic: a target among another rank's classes is no class here."""
+    last = len(op.operands[0].shape) - 1
+
+    def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+        b, (logits, targets, lse, g), n = env.b, operands, op.operands[0].shape[last]
+        here, inside = own_rows(env, targets, n)
+        attrs = {"label_smoothing": attribute(op, "label_smoothing"), "classes": attribute(op, "classes") or n}
+        return [b.op("dmlc.cross_entropy_grad", [logits, inside.select(here, -1).value, lse, g], attrs).result]
+
+    return [Strategy("vocabulary", (last, None, None, None), (last,), emit)]
+
+
 def _picked(env: Any, op: Op, x: Value, targets: Value, n: int) -> Term:
     """This rank's share of the logit that the loss subtracts: the target's, mixed with the mean of all under label smoothing."""
     b, last, smoothing = env.b, len(x.shape) - 1, attribute(op, "label_smoothing")
