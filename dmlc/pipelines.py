@@ -78,6 +78,7 @@ TRAINING = (
     "dce",
     "mixed-precision",
     "plan",
+    "decouple",  # only with --decouple
     "recompute",  # on the whole program, where a segment is a stretch of ops; partition places a clone as it places the op
     "partition",  # makes the loop over microbatches too
     *PER_RANK,

@@ -24,7 +24,8 @@ HELD = ("param", "buffer", "const")  # roles of what lies in the weights' file
 @dataclass(frozen=True)
 class Training:
     """A training request. `loss` empty: the model returns its loss; `class_dim` is the dim of the classes in the model's output;
-    `no_decay` a regular expression over parameters' names; `loss_scale` none, dynamic or a number's text."""
+    `no_decay` a regular expression over parameters' names; `loss_scale` none, dynamic or a number's text; `decouple`: new parameters are
+    gathered in the next step, before their first use."""
 
     loss: str = ""
     label_smoothing: float = 0.0
@@ -40,6 +41,7 @@ class Training:
     loss_scale: str = "none"
     recompute: str = "auto"
     batch_norm: str = "global"
+    decouple: bool = False
 
     def to_attr(self) -> AttrDict:
         """The module attribute `dmlc.train`. A loss function of the user's own is part of the imported model: its attribute is empty."""
@@ -135,6 +137,17 @@ def batch_of(module: Module) -> dict[str, int]:
     """The number of samples the program was imported for, where an input tells it."""
     args = [a for a in module.main.args if "dmlc.batch_dim" in a.attrs]
     return {"batch": int(args[0].shape[args[0].attrs["dmlc.batch_dim"]])} if args else {}
+
+
+def mark_ranges(module: Module) -> None:
+    """Say of integer inputs that index something (tokens, classes) how far: made-up samples then are valid ones."""
+    from dmlc.passmanager.check import indexed
+
+    for a in module.main.args:
+        if a.attrs.get("dmlc.role", "input") == "input" and a.dtype in ("i64", "i32") and "dmlc.range" not in a.attrs:
+            bound = indexed(a)
+            if bound is not None:
+                a.attrs["dmlc.range"] = (0, bound)
 
 
 def unused_parameters(module: Module) -> list[str]:

@@ -35,9 +35,10 @@ def add_options(p: Parser) -> None:
     group.add_argument("--loss-scale", metavar="S", help="none (the default), dynamic or a number")
     group.add_argument("--recompute", metavar="HOW", help="none, auto (what memory asks for; the default) or all: values computed again in the backward pass")
     group.add_argument("--batch-norm", metavar="OVER", help="statistics over the global batch (the default) or each rank's part: global or rank")
+    group.add_argument("--decouple", action="store_const", const=True, help="with zero=1 or 2: gather new parameters before their first use, not at the end of the step")
 
 
-FIELDS = ("loss", "label_smoothing", "ignore", "class_dim", "optimizer", "momentum", "nesterov", "eps", "no_decay", "loss_scale", "recompute", "batch_norm")
+FIELDS = ("loss", "label_smoothing", "ignore", "class_dim", "optimizer", "momentum", "nesterov", "eps", "no_decay", "loss_scale", "recompute", "batch_norm", "decouple")
 
 
 def training_of(args: argparse.Namespace) -> Training | None:
