@@ -129,7 +129,7 @@ def test_it_trains_as_pytorch_does_with_a_ragged_last_batch(modules, folders, na
 @pytest.mark.parametrize("batch, microbatches", [(4, 1), (12, 3), (13, 4), (5, 2)])
 def test_batch_and_microbatches_are_chosen_at_run_time(modules, folders, batch, microbatches, tmp_path):
     log = tmp_path / "log.jsonl"
-    options = ("--data", f"{folders['data']}:make", "--steps", 5, "--batch", batch, *OPTIONS, "--log", log)
+    options = ("--data", f"{folders['data']}:make", "--steps", 5, "--batch", batch, "--load-threads", 3, *OPTIONS, "--log", log)
     output = train(folders["two"], 2, *options)
     assert f"{batch} samples a step in {microbatches} microbatch(es)" in output
     assert list(logged(log).values()) == pytest.approx(eager(modules, folders, 5, batch)[0], abs=1e-12)

@@ -190,11 +190,12 @@ def epoch_order(length, epoch, seed, shuffle):
 class Source:
     """A dataset as batches of (samples by index in the batch, number of valid samples)."""
 
-    def __init__(self, dataset, layout, batch, microbatches, seed=0, shuffle=False, drop_last=False):
+    def __init__(self, dataset, layout, batch, microbatches, seed=0, shuffle=False, drop_last=False, threads=1):
         self.dataset, self.layout, self.batch, self.microbatches = dataset, layout, batch, microbatches
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset) if hasattr(dataset, "__len__") else None
         self.mapped = self.length is not None and hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="samples") if threads > 1 else None
         if self.steps_an_epoch == 0:
             raise SystemExit(f"the dataset has {self.length} samples: no batch of {batch}")
 
@@ -219,9 +220,13 @@ class Source:
             valid = min(self.batch, end - start)
             needed = self.layout.needed(self.microbatches, valid)
             places = order[start : start + valid][needed].tolist()
-            several = getattr(self.dataset, "__getitems__", None)
-            found = several(places) if several is not None else [self.dataset[i] for i in places]
-            yield dict(zip(needed, found)), valid
+            yield dict(zip(needed, self._load(places))), valid
+
+    def _load(self, places):
+        several = getattr(self.dataset, "__getitems__", None)
+        if several is not None:
+            return several(places)
+        return list(self.pool.map(self.dataset.__getitem__, places)) if self.pool is not None else [self.dataset[i] for i in places]
 
     def _streamed(self, number, done):
         """Every rank reads the whole stream and keeps its rows."""

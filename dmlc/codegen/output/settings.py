@@ -31,6 +31,7 @@ def _data(g):
     g.add_argument("--eval-data", metavar="MODULE:FUNCTION", help="the same for evaluation, after the last step and as --eval-every says")
     g.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True, help="a new order each epoch, by --seed; iterables keep their own order")
     g.add_argument("--drop-last", action="store_true", help="leave out an epoch's last batch when it is not full")
+    g.add_argument("--load-threads", type=int, default=1, metavar="N", help="threads of a rank that load samples of a map-style dataset, beside the step")
     g.add_argument("--batch", type=int, help="samples a step over all ranks; default: as compiled")
     g.add_argument("--microbatches", type=int, help="default: as many as the batch needs")
 
@@ -78,7 +79,7 @@ def parse(arguments, train):
     args.lr = (0.01 if sgd else 0.001) if args.lr is None else args.lr
     if args.weight_decay is None:
         args.weight_decay = 0.01 if train["optimizer"] == "adamw" else 0.0
-    for name in ("steps", "batch", "microbatches", "log_every", "keep"):
+    for name in ("steps", "batch", "microbatches", "log_every", "keep", "load_threads"):
         value = getattr(args, name)
         if value is not None and value < (0 if name == "steps" else 1):
             p.error(f"--{name.replace('_', '-')} {value} is too small")

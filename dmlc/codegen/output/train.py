@@ -190,7 +190,7 @@ def training_data(args, table, mesh):
     layout = Layout(rows, mesh)
     batch, count = sizes(args, layout, table.TRAIN["batch"])
     dataset = load_dataset(args.data) if args.data else Synthetic(rows, 8 * batch, args.seed)
-    source = Source(dataset, layout, batch, count, args.seed, args.shuffle, args.drop_last)
+    source = Source(dataset, layout, batch, count, args.seed, args.shuffle, args.drop_last, args.load_threads)
     if args.steps is not None:
         return source, args.steps
     if args.epochs is None and not args.data:
