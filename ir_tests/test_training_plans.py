@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_cases import Run, difference, eager, emitted, interpreted, partitioned, ranked
+from training_cases import Run, difference, eager, emitted, interpreted, partitioned
 
 torch.set_num_threads(1)
 STEPS = 20

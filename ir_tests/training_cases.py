@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 from model_cases import emit
 from rank_pool import shared_pool
+from torch.nn import functional as F
 from training_models import BATCH, CLASSES, IGNORED, TIME
 
 from dmlc import driver
