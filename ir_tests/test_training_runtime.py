@@ -310,6 +310,18 @@ def test_what_cannot_be_is_said_once_in_a_sentence(folders, arguments, sentence)
     assert output.count(sentence) == 1, output
 
 
+def test_a_program_that_mixes_samples_gets_full_batches_only(tmp_path, folders):
+    folder, data = write_training_folder(tmp_path / "f", 1, rows=4, microbatches=1), f"{folders['data']}:make"
+    for name in ("table.py", "evaluation_table.py"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text + "\nARGUMENTS = [a for a in ARGUMENTS if a['role'] != 'size']\n")
+    (folder / "model.py").write_text((folder / "model.py").read_text().replace('weights["batch_size"]', "4").replace('int(weights["microbatches"])', "1"))
+    assert "this program takes batches of 4 samples, not 3" in refused(folder, 1, "--batch", 3)
+    assert "this program takes 1 microbatch(es), not 2" in refused(folder, 1, "--batch", 8)
+    output = train(folder, 1, "--data", data, "--eval-data", data, "--epochs", 1)
+    assert "done: 3 steps, 12 samples" in output and "the evaluation leaves out the last 1 sample(s)" in output
+
+
 def test_ranks_with_different_programs_do_not_start(tmp_path, folders):
     other = write_training_folder(tmp_path / "other", 2)
     (other / "model.py").write_text((other / "model.py").read_text() + "\n# another program\n")

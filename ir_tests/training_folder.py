@@ -121,7 +121,7 @@ def write_training_folder(out: Path, ranks: int, rows: int = 2, microbatches: in
     train = {"batch": batch or ranks * rows * microbatches, "microbatches": microbatches, "rows": rows, "data_axes": ("data",) if ranks > 1 else ()}
     train |= {"loss": "cross-entropy", "optimizer": "sgd", "plan": f"dp={ranks}", "target": "target", "model": "perceptron"}
     given = arguments(ranks, rows, microbatches, split)
-    kept = [a for a in given if a["role"] in ("input", "param") or a["name"] == "batch_size"]
+    kept = [a for a in given if a["role"] in ("input", "param", "size")]
     sums = [row(name, "result", ()) for name in ("loss_sum", "count", "correct")]
     texts = {"model.py": MODEL.format(split=split and ranks > 1), "table.py": table(ranks, given, results(ranks, split), train)}
     texts |= {"evaluation.py": EVALUATION, "evaluation_table.py": table(ranks, kept, sums, train), "prelude.py": prelude_text()}

@@ -182,6 +182,16 @@ def sizes(args, layout, batch):
     return batch, count
 
 
+def full_batches_only(table, layout, batch, count):
+    """Whether the program takes no ragged batch (it mixes the samples of a batch). Ends on sizes that it cannot take."""
+    names = {a["name"] for a in table.ARGUMENTS}
+    if "microbatches" not in names and count != layout.microbatches:
+        raise SystemExit(f"this program takes {layout.microbatches} microbatch(es), not {count}: it mixes the samples of a batch")
+    if "batch_size" not in names and batch != count * layout.width:
+        raise SystemExit(f"this program takes batches of {count * layout.width} samples, not {batch}: it mixes the samples of a batch")
+    return "batch_size" not in names
+
+
 def training_data(args, table, mesh):
     """The batches to train on and the number of steps in all."""
     from data import Layout, Source, Synthetic, input_rows, load_dataset
@@ -190,7 +200,8 @@ def training_data(args, table, mesh):
     layout = Layout(rows, mesh)
     batch, count = sizes(args, layout, table.TRAIN["batch"])
     dataset = load_dataset(args.data) if args.data else Synthetic(rows, 8 * batch, args.seed)
-    source = Source(dataset, layout, batch, count, args.seed, args.shuffle, args.drop_last, args.load_threads)
+    full = full_batches_only(table, layout, batch, count)
+    source = Source(dataset, layout, batch, count, args.seed, args.shuffle, args.drop_last or full, args.load_threads)
     if args.steps is not None:
         return source, args.steps
     if args.epochs is None and not args.data:
@@ -221,7 +232,10 @@ def evaluation(args, mesh, device, state, guard, metrics):
     from state import Evaluation
 
     layout = Layout(input_rows(table), mesh)
-    source = Source(load_dataset(args.eval_data), layout, layout.width * layout.microbatches, layout.microbatches)
+    full = full_batches_only(table, layout, layout.width * layout.microbatches, layout.microbatches)
+    source = Source(load_dataset(args.eval_data), layout, layout.width * layout.microbatches, layout.microbatches, drop_last=full, threads=args.load_threads)
+    if full and source.length is not None and source.length % source.batch:
+        metrics.say(f"the evaluation leaves out the last {source.length % source.batch} sample(s): the program takes full batches only")
     runner = Evaluation(table, program.Program(mesh, device), state)
 
     def evaluate(step):
