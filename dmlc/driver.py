@@ -13,7 +13,7 @@ from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.manager import Report
 from dmlc.record import plan_record as plan_record
-from dmlc.training import HELD, Training, batch_of, degrees_of, evaluation_form, freeze, name_loss, pin_to, same_weights, unused_parameters
+from dmlc.training import HELD, Training, batch_of, degrees_of, evaluation_form, freeze, mark_ranges, name_loss, pin_to, same_weights, unused_parameters
 
 USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
 
@@ -54,7 +54,7 @@ class Loaded:
     remarks: list[Remark]
     examples: dict[str, Any] = field(default_factory=dict)
     evaluation: Loaded | None = None
-    eager: Any = None
+    imported: Module | None = None  # as it was before any pass, where a check will ask for it
 
 
 @dataclass
@@ -169,6 +169,7 @@ def prepare_training(loaded: Loaded, options: Options) -> None:
     if loaded.evaluation is None:
         loaded.evaluation = replace(loaded, module=evaluation_form(loaded.module), remarks=[])
     for each in (loaded, loaded.evaluation):
+        mark_ranges(each.module)
         if ":" in options.train.loss or not options.train.loss:
             name_loss(each.module)
     freeze(loaded.module, trainable, options.freeze)
@@ -179,6 +180,7 @@ def prepare_training(loaded: Loaded, options: Options) -> None:
 
 def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], None] = lambda p: None) -> Compiled:
     """Run the pipeline over a loaded model (its module is changed in place), and under training over its evaluation program too."""
+    loaded.imported = loaded.module.clone() if options.check and options.train is not None else None
     compiled = run_pipeline(loaded, options, progress)
     if loaded.evaluation is not None:
         pin_to(compiled.module, loaded.evaluation.module)

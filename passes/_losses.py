@@ -73,11 +73,11 @@ def unmerged(b: Builder, output: Value) -> Value:
     return output if flat is None else flat.restored(b)
 
 
-def _target(function: Function, b: Builder, output: Value, type_: TensorType) -> Value:
+def _target(function: Function, b: Builder, output: Value, type_: TensorType, more: dict[str, Any] | None = None) -> Value:
     """A new input behind the others. It has the batch where the output has it."""
     taken = {a.name for a in function.args}
     name = next(n for n in ("target", *(f"target_{i}" for i in range(1, len(taken) + 2))) if n not in taken)
-    attrs: dict[str, Any] = {"dmlc.role": "input"}
+    attrs: dict[str, Any] = {"dmlc.role": "input", **(more or {})}
     dim = Samples(function, ids_of(b)).dim(output)
     if dim is not None:
         attrs["dmlc.batch_dim"] = dim
@@ -109,7 +109,7 @@ def _cross_entropy(module: Module, b: Builder, output: Value, with_correct: bool
     ignore = int(request(module, "ignore", -100))
     smoothing = float(request(module, "label_smoothing", 0.0))
     x = wide(b, logits)
-    target = _target(module.main, b, logits, TensorType(logits.shape[:-1], "i64"))
+    target = _target(module.main, b, logits, TensorType(logits.shape[:-1], "i64"), {"dmlc.range": (0, logits.shape[-1])})
     rows = Term(b, b.emit("dmlc.cross_entropy", x, target, ignore=ignore, **({"label_smoothing": smoothing} if smoothing else {})))
     valid = Term(b, target).ne(ignore)
     count = _summed(Term(b, cast(b, valid.value, x.dtype)))

@@ -147,7 +147,10 @@ def reference_check(compiled: Compiled) -> dict[str, bytes]:
     Gives the files `check_inputs.npz` and `check_outputs.npz` for `dmlc run --check`.
     """
     from dmlc.cli._check import compare_with_original
+    from dmlc.cli._check_training import compare_step
 
+    if compiled.loaded.imported is not None:
+        return compare_step(compiled)
     return compare_with_original(compiled)
 
 

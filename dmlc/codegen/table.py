@@ -68,7 +68,7 @@ def training_facts(module: Module, source: str) -> dict[str, Any] | None:
         count, width = (int(global_type(batch.tensor, batch.attrs).shape[d]) for d in (0, dim))
         facts |= {"batch": request.get("batch", count * width), "microbatches": count, "rows": int(batch.shape[dim]), "data_axes": sharding.dims[dim] if sharding else ()}
     said = {"loss": train.get("loss", ""), "optimizer": train.get("optimizer", ""), "plan": plan_text(module)}
-    return {**facts, **said, "target": TARGET if TARGET in names else None, "model": source}
+    return {**facts, **said, "target": next((n for n in reversed(names) if n == TARGET or n.startswith(f"{TARGET}_")), None), "model": source}
 
 
 def plan_text(module: Module) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -36,16 +36,21 @@ class Reference:
 
     def __call__(self, inputs: Mapping[str, Any], double: bool = False) -> dict[str, numpy.ndarray]:
         module = self.eager if self.eager is not None else self.program.module()
-        flat = [self._value(name, val, inputs, double) for name, val in input_leaves(self.program)]
-        args, kwargs = pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
+        args, kwargs = self.arguments(inputs, double)
         with torch.no_grad():
             if double:
-                outputs = _in_double(copy.deepcopy(module).double(), args, kwargs)
+                wide = copy.deepcopy(module).double()
+                outputs = in_double(lambda: wide(*args, **kwargs))
             else:
                 outputs = module(*args, **kwargs)
         leaves = pytree.tree_leaves(outputs)
         named = zip(output_names(self.program), leaves, strict=True)
         return {name: _numpy(x) for name, x in named if isinstance(x, torch.Tensor)}
+
+    def arguments(self, inputs: Mapping[str, Any], double: bool = False) -> tuple[tuple, dict]:
+        """What the model is called with, from inputs by name."""
+        flat = [self._value(name, val, inputs, double) for name, val in input_leaves(self.program)]
+        return pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
 
     @staticmethod
     def _value(name: str, traced: Any, inputs: Mapping[str, Any], double: bool) -> Any:
@@ -58,12 +63,13 @@ class Reference:
         return x.double() if double and x.is_floating_point() else x
 
 
-def _in_double(module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+def in_double(compute: Callable[[], Any]) -> Any:
+    """What `compute` gives while every float dtype that is asked for is float64."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         with Promoted():
-            return module(*args, **kwargs)
+            return compute()
     finally:
         torch.set_default_dtype(default)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy
 import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
 
 from dmlc.frontend.torch_graph import operator_name
+from dmlc.frontend.torch_reference import Reference, in_double
 from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.suggest import did_you_mean
 
@@ -68,7 +71,7 @@ def with_loss(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], l
 def _made_up_target(module: torch.nn.Module, args: tuple, kwargs: dict, loss: Callable, class_dim: int, source: str) -> torch.Tensor:
     with torch.no_grad():
         output = module(*args, **kwargs)
-        first = output if isinstance(output, torch.Tensor) else next(iter(torch.utils._pytree.tree_leaves(output)))
+        first = output if isinstance(output, torch.Tensor) else next(iter(pytree.tree_leaves(output)))
         classes = list(first.shape)
         if classes:
             classes.pop(class_dim)
@@ -113,21 +116,49 @@ def evaluation_remark(program: torch.export.ExportedProgram) -> str:
 
 
 class TrainingStep:
-    """One step of plain PyTorch on a float64 copy of the model: loss, gradients' norm and the parameters afterwards."""
+    """One step of plain PyTorch with every float as float64, by the request in the module attribute `dmlc.train`."""
 
-    def __init__(self, module: torch.nn.Module, call: Callable[[Mapping[str, Any]], tuple[tuple, dict]]):
-        self.module, self.call = module, call
+    def __init__(self, reference: Reference, train: Mapping[str, Any]):
+        assert reference.eager is not None
+        self.reference, self.train = reference, train
+        self.module = copy.deepcopy(reference.eager).double().train()
 
-    def __call__(self, inputs: Mapping[str, Any], objective: Callable[[Any], torch.Tensor], optimizer: Callable[[Any], Any], max_norm: float) -> dict[str, numpy.ndarray]:
-        """`objective` makes the loss of the model's output; `optimizer` takes {name: parameter}. Parameters by the model's own names."""
-        module = copy.deepcopy(self.module).double().train()
-        args, kwargs = self.call(inputs)
-        parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        steps = optimizer(parameters)
-        loss = objective(module(*args, **kwargs))
+    def __call__(self, inputs: Mapping[str, Any], lr: float, weight_decay: float, max_norm: float) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        """(loss and gradient norm before clipping, each parameter's change by all its names in the model)."""
+        args, kwargs = self.reference.arguments(inputs, double=True)
+        every = dict(self.module.named_parameters(remove_duplicate=False))
+        before = {name: p.detach().clone() for name, p in every.items()}
+        optimizer = self.optimizer(lr, weight_decay)
+        loss = in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
         loss.backward()
-        with_gradient = [p for p in parameters.values() if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(with_gradient, max_norm)
-        steps.step()
-        found = {"loss": loss.detach(), "grad_norm": norm, **{n: p.detach() for n, p in module.named_parameters(remove_duplicate=False)}}
-        return {n: x.numpy() for n, x in found.items()}
+        norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], max_norm)
+        optimizer.step()
+        return {"loss": float(loss), "grad_norm": float(norm)}, {name: p.detach() - before[name] for name, p in every.items()}
+
+    def optimizer(self, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+        t = self.train
+        spared = re.compile(t["no_decay"]).search if t["no_decay"] else lambda name: None
+        named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for n, p in named if not spared(n)], "weight_decay": weight_decay},
+            {"params": [p for n, p in named if spared(n)], "weight_decay": 0.0},
+        ]
+        groups = [g for g in groups if g["params"]]
+        if t["optimizer"] == "sgd":
+            return torch.optim.SGD(groups, lr=lr, momentum=t["momentum"], nesterov=t["nesterov"])
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[t["optimizer"]]
+        return kind(groups, lr=lr, betas=(t["beta1"], t["beta2"]), eps=t["eps"])
+
+    def loss(self, output: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """The loss that is named, of the model's first float result; else the one the model returns: what it calls `loss`, or its first scalar."""
+        t = self.train
+        leaves = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        if not t["loss"]:
+            named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+            return named if named is not None else next(x for x in leaves if x.ndim == 0)
+        x, target = leaves[0], torch.as_tensor(inputs[TARGET])
+        if t["loss"] == "cross-entropy":
+            x = x.movedim(t["class_dim"], -1).flatten(0, -2)
+            return F.cross_entropy(x, target.reshape(-1), ignore_index=t["ignore"], label_smoothing=t["label_smoothing"])
+        function = {"mse": F.mse_loss, "bce": F.binary_cross_entropy_with_logits}[t["loss"]]
+        return function(x, target.double().reshape(x.shape))

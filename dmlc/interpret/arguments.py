@@ -52,12 +52,12 @@ def to_torch(array: Any, dtype: str) -> torch.Tensor:
 
 
 def seeded(name: str, type_: TensorType, role: str, seed: int) -> torch.Tensor:
-    """A reproducible stand-in for a value that the text does not hold. Buffers are positive, as variances must be."""
+    """A reproducible stand-in for a value that the text does not hold. Buffers and states are positive, as variances and second moments must be."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ seed)
     shape = [int(n) for n in type_.shape]
     if type_.is_float:
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return (x.abs() + 0.5 if role == "buffer" else x * 0.5).to(DTYPES[type_.dtype])
+        return (x.abs() + 0.5 if role in ("buffer", "state") else x * 0.5).to(DTYPES[type_.dtype])
     return torch.randint(0, 2, shape, generator=generator).to(DTYPES[type_.dtype])
 
 

@@ -16,6 +16,7 @@ from dmlc.ir.weights import NUMPY, WeightStore
 from dmlc.ops.base import index_of
 
 TOLERANCE = 1e-9
+UNBOUNDED = 16  # integers that index nothing are drawn below this
 Arrays = dict[str, Any]
 
 
@@ -24,11 +25,13 @@ def compare(before: Module, after: Module, numerics: str, weights: WeightStore |
 
     `only_common`: outputs may come and go, and the program may have new inputs; what both give is compared.
     """
-    inputs = seeded_inputs(before, seed)
+    if other_statistics(before, after):
+        return "not compared: its batch norms take the statistics of each microbatch or rank from here on"
+    inputs = {**seeded_inputs(before, seed), **sizes_of(before)}
     expected = run(before, inputs, seed, "f64", weights)
     if numerics == "lower-precision":
         return _compare_lower(before, after, inputs, expected, weights, seed)
-    actual = run(after, {**seeded_inputs(after, seed), **inputs} if only_common else inputs, seed, "f64", weights)
+    actual = run(after, taken_by(after, {**seeded_inputs(after, seed), **inputs} if only_common else inputs), seed, "f64", weights)
     if only_common:
         expected = {name: value for name, value in expected.items() if name in actual}
         if not expected:
@@ -96,6 +99,41 @@ def seeded_inputs(module: Module, seed: int = 0) -> Arrays:
     return {a.name: _seeded(a, generator) for a in module.main.args if a.attrs.get("dmlc.role", "input") == "input" and "dmlc.derived" not in a.attrs}
 
 
+def other_statistics(before: Module, after: Module) -> bool:
+    """Whether splitting a training step changes what its batch norms compute, which then depends on the split by definition."""
+    if "dmlc.spmd" in before.attrs or "dmlc.spmd" not in after.attrs or not any(op.name == "dmlc.batch_norm_train" for op in before.main.ops()):
+        return False
+    return after.attrs.get("dmlc.train", {}).get("batch_norm") == "rank" or sizes_of(after).get("microbatches", 1) > 1
+
+
+def sizes_of(module: Module) -> Arrays:
+    """The run-time sizes of a training step that is split over microbatches: what it is planned for."""
+    names = {a.name for a in module.main.args if a.attrs.get("dmlc.role") == "size"}
+    batch = next((a for a in module.main.args if "dmlc.micro" in a.attrs), None)
+    if batch is None:
+        return {}
+    shape = _global_shape(batch)
+    sizes = {"batch_size": shape[0] * shape[batch.attrs.get("dmlc.batch_dim", 0) + 1], "microbatches": shape[0]}
+    return {name: n for name, n in sizes.items() if name in names}
+
+
+def taken_by(module: Module, inputs: Arrays) -> Arrays:
+    """The inputs of a step as the module takes them: where it works by microbatches, [...] as [microbatches, rows of one, ...]."""
+    import numpy
+
+    found, sizes = dict(inputs), sizes_of(module)
+    for arg in module.main.args:
+        if "dmlc.micro" not in arg.attrs or numpy.ndim(inputs[arg.name]) == arg.tensor.rank:
+            continue
+        array, dim, shape = inputs[arg.name], arg.attrs.get("dmlc.batch_dim", 0), _global_shape(arg)
+        count, rows = shape[0], shape[dim + 1]
+        sizes["batch_size"] = array.shape[dim]
+        padded = numpy.zeros((*array.shape[:dim], count * rows, *array.shape[dim + 1 :]), array.dtype)
+        padded[(slice(None),) * dim + (slice(array.shape[dim]),)] = array
+        found[arg.name] = numpy.moveaxis(padded.reshape((*array.shape[:dim], count, rows, *array.shape[dim + 1 :])), dim, 0)
+    return {**found, **sizes}
+
+
 def _seeded(arg: BlockArgument, generator: Any) -> Any:
     shape = _global_shape(arg)
     if not all(isinstance(n, int) for n in shape):
@@ -113,19 +151,27 @@ def _global_shape(arg: BlockArgument) -> tuple[Any, ...]:
 
 
 def _index_bound(arg: BlockArgument) -> int:
-    """The smallest dim that the values of an integer argument index, here or through other ops (16 when they index nothing)."""
-    bound, seen = 16, {cast(Value, arg): None}
+    """What the values of an integer argument stay below so that they are valid wherever they index."""
+    return indexed(arg) or UNBOUNDED
+
+
+def indexed(arg: BlockArgument) -> int | None:
+    """The smallest dim that the values of an integer argument index, classes among them; None when they index nothing."""
+    sizes: list[int] = []
+    seen = {cast(Value, arg): None}
     todo: list[Value] = [arg]
     while todo:
         value = todo.pop()
         for op, position in list(value.uses):
             if lookup(op.name) is not None and position in index_of(op):
-                bound = min([bound, *_indexed_sizes(op.operands[0])])
+                sizes += _indexed_sizes(op.operands[0])
+            if op.name == "dmlc.cross_entropy" and position == 1:
+                sizes += _indexed_sizes(op.operands[0])[-1:]
             for result in op.results:
                 if result not in seen and getattr(result.type, "dtype", "").startswith("i"):
                     seen[result] = None
                     todo.append(result)
-    return bound
+    return min(sizes, default=None)
 
 
 def _indexed_sizes(table: Value) -> list[int]:
