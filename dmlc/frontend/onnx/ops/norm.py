@@ -8,6 +8,7 @@ from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.core import BlockArgument, Value
 from dmlc.ir.location import DmlcError
+from dmlc.ir.types import TensorType
 
 EPSILON = 1e-5
 FULL_PRECISION = 1  # element type of `stash_type`: statistics in f32
@@ -164,7 +165,10 @@ def _dropout(n: Node, p: float) -> list[Tensor]:
         return _identity(n)
     stream, drawn = program.stream(), program.seed_and_step()
     y = n.emit("dmlc.dropout", n[0], *drawn, p=p, stream=stream)
-    return [y, n.emit_as(n.shape(0), "i1", "dmlc.dropout_mask", *drawn, p=p, shape=n.shape(0), stream=stream)] if n.wants(1) else [y]
+    if not n.wants(1):
+        return [y]
+    kept = n.op("dmlc.dropout_mask", drawn, [TensorType(n.shape(0), "i1")], p=p, shape=n.shape(0), stream=stream)
+    return [y, kept.result]
 
 
 def _identity(n: Node) -> list[Tensor]:
