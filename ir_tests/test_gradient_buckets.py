@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from training_programs import perceptron_step
@@ -188,3 +189,43 @@ def test_the_loop_and_the_peeled_copy_do_not_mix():
     for op in module.main.ops():
         if op.name.startswith("comm.all_reduce"):
             assert len({v.op.parent if v.op else None for v in op.operands}) == 1
+
+
+# ---------------------------------------------------------------- large tensors
+
+
+def large_and_urgent(alpha: int) -> Module:
+    text = (Path(__file__).parent / "passes" / "tensor_partition.mlir").read_text().split("// -----")[0]
+    return parse_module(text.replace("alpha = 1000 : i64", f"alpha = {alpha} : i64"))
+
+
+@pytest.mark.parametrize(("alpha", "cut"), [(1000, True), (100_000_000, False)])
+def test_a_large_tensor_is_cut_only_where_start_ups_are_cheap(alpha, cut):
+    """Between its chunks goes what is urgent; where a start-up takes longer than what it would wait for, it stays whole."""
+    times = []
+    for passes in ("schedule", "tensor-partition,schedule"):
+        module = large_and_urgent(alpha)
+        PassManager(parse_pipeline(passes)).run(module, Context())
+        times.append(simulate_step(module, CostModel(Cluster.of(module))).time)
+    assert any(op.name == "dmlc.concat" for op in module.main.body) == cut
+    assert times[1] < times[0] if cut else times[1] == times[0]
+
+
+def test_updates_go_in_the_order_of_the_next_use():
+    """Layers are updated from the first on, whatever order the backward pass made their gradients in."""
+    module = perceptron_step(layers=4, width=64, rows=32, ranks=2)
+    before = seeded_run(module)
+    PassManager(parse_pipeline("tensor-partition")).run(module, Context())
+    results = module.main.results[1 : 1 + 4]
+    ops = list(module.main.body)
+    made = [ops.index(v.op) for v in results]
+    assert made == sorted(made)
+    after = seeded_run(module)
+    assert all((before[k] == after[k]).all() for k in before)
+
+
+def seeded_run(module: Module):
+    from dmlc.interpret.run import run
+    from dmlc.passmanager.check import seeded_inputs
+
+    return run(module, seeded_inputs(module, 0))

@@ -1,7 +1,8 @@
 """tensor-partition: a large collective becomes chunks, so that a more urgent one need not wait for all of it.
 
-Splitting k ways costs k-1 more start-ups; it pays where the stream is busy with what nobody needs yet (ByteScheduler, SOSP 2019).
-The order of the chunks is the scheduler's: those whose result is needed first go first.
+Splitting k ways costs k-1 more start-ups; it pays where the stream is busy with what nobody needs yet (ByteScheduler, SOSP 2019), and is done
+only where the simulated program gets shorter. The order of the chunks is the scheduler's: those whose result is needed first go first.
+In a training step new parameters are brought to where they rest in the order in which the next forward pass reads them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dmlc.cost import CostModel
 from dmlc.ir.core import Module, Op
 from dmlc.ops.comm import is_start
 from dmlc.passes import _chunking
+from dmlc.passes._next_use import by_next_use
 from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
@@ -41,7 +43,7 @@ class TensorPartition(Pass):
         for op in large(graph, cost):
             if op.id not in choice.chunks:
                 context.remark(op, "not split: the program would not get shorter")
-        return apply(module, choice)
+        return any([apply(module, choice), by_next_use(module.main, cost)])
 
 
 def large(graph: UnitGraph, cost: CostModel) -> list[Op]:

@@ -39,3 +39,32 @@ builtin.module attributes {dmlc.spmd, dmlc.cluster = "h100"} {
     func.return %y : tensor<1024x1024xf32>
   }
 }
+
+// -----
+
+// The backward pass makes %b's gradient first, but the next forward pass reads %a first: behind what both updates share, its own and its gather come first.
+// CHECK-LABEL: func.func @order
+// CHECK: %na = dmlc.sub
+// CHECK: %ga = comm.all_gather %na
+// CHECK: %nb = dmlc.sub
+// CHECK: %gb = comm.all_gather %nb
+// ORDER-LABEL: func.func @order
+builtin.module attributes {dmlc.spmd, dmlc.cluster = "h100"} {
+  dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=4]>} : () -> ()
+  func.func @order(%x: tensor<64x64xf32>, %a: tensor<64x64xf32> {dmlc.role = "param"}, %b: tensor<64x64xf32> {dmlc.role = "param"}, %sa: tensor<16x64xf32> {dmlc.role = "state", dmlc.of = "a"}, %sb: tensor<16x64xf32> {dmlc.role = "state", dmlc.of = "b"}) -> (tensor<64x64xf32> {dmlc.updates = "b"}, tensor<64x64xf32> {dmlc.updates = "a"}) {
+    %h = dmlc.matmul %x, %a : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %y = dmlc.matmul %h, %b : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %db = dmlc.contract %h, %y {equation = "bi,bj->ij", dmlc.of = "1"} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %rb = comm.reduce_scatter %db {axes = ["data"], combiner = "sum", dims = array<i64: 0>, sizes = array<i64: 64>, grains = array<i64: 1>} : (tensor<64x64xf32>) -> tensor<16x64xf32>
+    %dh = dmlc.matmul %y, %b {dmlc.of = "1"} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %da = dmlc.contract %x, %dh {equation = "bi,bj->ij", dmlc.of = "0"} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %ra = comm.reduce_scatter %da {axes = ["data"], combiner = "sum", dims = array<i64: 0>, sizes = array<i64: 64>, grains = array<i64: 1>} : (tensor<64x64xf32>) -> tensor<16x64xf32>
+    %q = dmlc.add %ra, %rb {dmlc.phase = "update"} : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
+    %c = dmlc.reduce_sum %q {dims = array<i64: 0, 1>, dmlc.phase = "update"} : (tensor<16x64xf32>) -> tensor<f32>
+    %nb = dmlc.sub %sb, %c {dmlc.phase = "update", dmlc.name = "nb"} : (tensor<16x64xf32>, tensor<f32>) -> tensor<16x64xf32>
+    %gb = comm.all_gather %nb {axes = ["data"], dims = array<i64: 0>, sizes = array<i64: 64>, grains = array<i64: 1>, dmlc.name = "gb"} : (tensor<16x64xf32>) -> tensor<64x64xf32>
+    %na = dmlc.sub %sa, %c {dmlc.phase = "update", dmlc.name = "na"} : (tensor<16x64xf32>, tensor<f32>) -> tensor<16x64xf32>
+    %ga = comm.all_gather %na {axes = ["data"], dims = array<i64: 0>, sizes = array<i64: 64>, grains = array<i64: 1>, dmlc.name = "ga"} : (tensor<16x64xf32>) -> tensor<64x64xf32>
+    func.return %gb, %ga : tensor<64x64xf32>, tensor<64x64xf32>
+  }
+}
