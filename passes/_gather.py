@@ -62,6 +62,8 @@ def _kernel(unit: Unit, quotient: Quotient, ids: IdPool) -> Op:
 def _finish(anchor: Op, ops: Sequence[Op], leaving: Sequence[Value], inputs: Sequence[Value], inner: Block, ids: IdPool) -> Op:
     names = [v.op.attrs.get("dmlc.name") for v in leaving if v.op is not None]
     attrs = {"dmlc.id": ids.fresh(f"{ops[0].id}.fused")} | ({"dmlc.name": names[0]} if len(names) == 1 and names[0] else {})
+    if all(op.attrs.get("dmlc.phase") == "update" for op in ops):
+        attrs["dmlc.phase"] = "update"
     kernel = Op("kernel.fused", inputs, [v.type for v in leaving], attrs, [Region([inner])], ops[-1].loc)
     assert anchor.block is not None
     anchor.block.insert_before(anchor, kernel)

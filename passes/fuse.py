@@ -186,9 +186,17 @@ class _Search:
         return "" if self._time(ops) < self._unit_time(a) + self._unit_time(b) else "the kernel would read wide rows too often"
 
     def _may_wait(self, a: Unit, b: Unit) -> bool:
-        """A small op whose result only b reads."""
+        """What only b reads, and is small; in an update also what is made element by element from no more bytes than it is, since the kernel
+        takes no longer with it, and a step ends with its updates."""
+        if list(a.succs) != [b]:
+            return False
         mine = max(r.tensor.numel for op in a.ops for r in op.results)
-        return list(a.succs) == [b] and mine * SMALL <= max(r.tensor.numel for op in b.ops for r in op.results)
+        if mine * SMALL <= max(r.tensor.numel for op in b.ops for r in op.results):
+            return True
+        if any(op.attrs.get("dmlc.phase") != "update" or (facts := facts_of(op)) is None or facts.reduced for op in a.ops):
+            return False
+        numbers = 8 * SMALL  # bytes of scalars, which a kernel reads at once
+        return sum(v.tensor.bytes for v in self.quotient.inputs(a.ops)) <= sum(v.tensor.bytes for v in self.quotient.escaping(a.ops)) + numbers
 
     def _space(self, ops: Sequence[Op]) -> Space | str:
         space = iteration_space(list(with_free(ops)), self.quotient.escaping(ops))

@@ -1,13 +1,17 @@
-"""`mixed-precision`: which ops compute in bf16, by lists and a minimum cut.
+"""`mixed-precision`: which ops compute in bf16 (or f16), by lists and a minimum cut.
 
 Contractions, convolutions and attention (`precision = low`) run in bf16; norms, softmax, losses, and sums of two activations (the
 residual stream) stay in f32; all else follows at the least cost: an edge between an op of each kind costs the cast's bytes, once a
 value and direction, and a following op costs its own bytes, which f32 doubles. The cut is exact for two precisions. Weights are
 cast once, when they are loaded (`fold` turns their casts into recipes). Casts of the user's own stay.
+
+In training parameters stay f32 and are cast in every step. Gradients, accumulators and the update stay f32, and so does the backward
+pass of what is f32 in the forward pass (`dmlc.of`): norms, softmax, losses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +24,8 @@ from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 from dmlc.simulate.choice import Choice
 
-HIGH, LOW = "f32", "bf16"
+HIGH, LOW = "f32", "bf16"  # what is said of bf16 holds of f16 too: they have the same size
+LOWS = {"bf16": "bf16", "fp16": "f16"}
 SUMS = ("dmlc.add", "dmlc.sub")
 UNTOUCHED = ("dmlc.cast", "func.return")
 
@@ -32,17 +37,18 @@ class MixedPrecision(Pass):
     requires = ("global",)
 
     def run(self, module: Module, context: Context) -> bool:
-        if module.attrs.get("dmlc.request", {}).get("precision", "fp32") != LOW:
+        low = LOWS.get(module.attrs.get("dmlc.request", {}).get("precision", "fp32"))
+        if low is None:
             return False
         function = module.main
         if any("dmlc.precision" in op.attrs for op in function.ops()):
             choice = Choice.of(function, order=False)  # decided by hand
         else:
-            choice = decide(function)
+            choice = decide(function, module.attrs.get("dmlc.mode") == "train")
         if not choice.precision:
-            context.remark(None, "no op gains from bf16: the program has no f32 contraction")
+            context.remark(None, f"no op gains from {low}: the program has no f32 contraction")
             return False
-        return apply(module, choice)
+        return apply(module, choice, low)
 
 
 def participates(op: Op) -> bool:
@@ -53,44 +59,49 @@ def participates(op: Op) -> bool:
     return any(isinstance(r.type, TensorType) and r.tensor.is_float for r in op.results) and all(v.dtype == HIGH for v in floats)
 
 
-def wanted(op: Op) -> str:
-    """`low`, `high` or `follow`."""
+def wanted(op: Op, forward: Mapping[str, Op] | None = None) -> str:
+    """`low`, `high` or `follow`. `forward` holds the ops by id, so that a backward op can go by the op it is of."""
     kind = definition(op).precision
+    if op.attrs.get("dmlc.phase") == "update" or op.name == "dmlc.gradient" or not op.results[0].tensor.rank:
+        return "high" if kind != "low" else kind
     full = [v for v in op.operands if v.tensor.rank and v.shape == op.results[0].shape and not _is_weight(v)]
     if kind == "follow" and op.name in SUMS and len(full) == 2:
         return "high"
-    return kind
+    of = (forward or {}).get(op.attrs.get("dmlc.of", ""))
+    return "high" if kind == "follow" and of is not None and of is not op and definition(of).precision == "high" else kind
 
 
 def _is_weight(value: Value) -> bool:
     return isinstance(value, BlockArgument) and value.attrs.get("dmlc.role", "input") not in ("input", "state")
 
 
-def decide(function: Function) -> Choice:
-    """Precision by op id (`low` and `high`), from a minimum s-t cut (Goldberg-Tarjan's preflow push through networkx)."""
+def decide(function: Function, training: bool = False) -> Choice:
+    """Precision by op id (`low` and `high`), from a minimum s-t cut (Goldberg-Tarjan's preflow push through networkx). In training a cast of
+    a weight has its price like any other."""
     import networkx
 
     ops = [op for op in function.body if participates(op)]
-    if not any(wanted(op) == "low" for op in ops):
+    by_id = {op.id: op for op in function.body}
+    kinds = [wanted(op, by_id) for op in ops]
+    if "low" not in kinds:
         return Choice()
     graph = networkx.DiGraph()
     for n, op in enumerate(ops):
-        _pin(graph, n, op)
+        _pin(graph, n, op, kinds[n])
     number = {op: n for n, op in enumerate(ops)}
     for n, op in enumerate(ops):
         for r in op.results:
             if r.tensor.is_float:
                 _tie(graph, n, r, [number.get(u, "high") for u in r.users])
     for arg in function.args:
-        if arg.tensor.is_float and not _is_weight(arg):
+        if arg.tensor.is_float and (training or not _is_weight(arg)):
             _tie(graph, "high", arg, [number.get(u, "high") for u in arg.users])
     _, (low, _) = networkx.minimum_cut(graph, "low", "high")
     return Choice(precision=AttrDict((op.id, "low" if n in low else "high") for n, op in enumerate(ops)))
 
 
-def _pin(graph: Any, n: int, op: Op) -> None:
+def _pin(graph: Any, n: int, op: Op, kind: str) -> None:
     """Lists are hard; a following op pays its bytes, twice as many in f32, and half a byte more in bf16 so that ties stay f32."""
-    kind = wanted(op)
     if kind == "follow":
         moved = sum(v.tensor.numel for v in (*op.operands, *op.results) if v.tensor.is_float and not _is_weight(v))
         free = definition(op).view is not None or definition(op).cost == "free"
@@ -114,8 +125,8 @@ def _tie(graph: Any, source: Any, value: Value, users: list[Any]) -> None:
             graph.add_edge(user, down)
 
 
-def apply(module: Module, choice: Choice) -> bool:
-    """Cast operands to each op's precision and retype its results; results of the program keep their dtype."""
+def apply(module: Module, choice: Choice, low: str = LOW) -> bool:
+    """Cast operands to each op's precision and retype its results; results of the program keep their dtype. `low` is the lower one's dtype."""
     function = module.main
     ids = IdPool(function)
     casts: dict[tuple[Value, str], Value] = {}
@@ -125,7 +136,8 @@ def apply(module: Module, choice: Choice) -> bool:
             return value
         if (value, dtype) not in casts:
             b = Builder.before(before, ids)
-            casts[value, dtype] = b.emit("dmlc.cast", value, tag="cast", to=dtype)
+            of = {"dmlc.of": value.op.attrs["dmlc.of"]} if value.op is not None and "dmlc.of" in value.op.attrs else {}
+            casts[value, dtype] = b.op("dmlc.cast", [value], {"to": dtype, **of}, tag="cast").result
         return casts[value, dtype]
 
     kept = [v.type for v in function.results]
@@ -135,7 +147,7 @@ def apply(module: Module, choice: Choice) -> bool:
         if label is None:
             changed |= _keep(op, cast)
             continue
-        dtype = LOW if label == "low" else HIGH
+        dtype = low if label == "low" else HIGH
         op.attrs["dmlc.precision"] = label
         changed |= label == "low"
         for i, v in enumerate(op.operands):
@@ -157,6 +169,6 @@ def _keep(op: Op, cast: Any) -> bool:
         return False
     for reader in op.walk():
         for i, v in enumerate(reader.operands):
-            if isinstance(v.type, TensorType) and v.dtype == LOW and v.op is not None and v.op.attrs.get("dmlc.precision") == "low":
+            if isinstance(v.type, TensorType) and v.dtype in LOWS.values() and v.op is not None and v.op.attrs.get("dmlc.precision") == "low":
                 reader.set_operand(i, cast(v, HIGH, op))
     return False
