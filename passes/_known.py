@@ -28,7 +28,7 @@ class Known:
     def __init__(self, module: Module, context: Context, limit: int = LIMIT):
         self.limit, self.weights = limit, context.weights
         self.recipes: dict[str, Function] = {f.name: f for f in module.functions}
-        self.roles = ("const",) if module.attrs.get("dmlc.mode") == "train" else ("const", "buffer", "param")
+        self.roles = ("const",) if "dmlc.mode" in module.attrs else ("const", "buffer", "param")
         self._arrays: dict[Value, ndarray | None] = {}
 
     def array(self, value: Value) -> ndarray | None:

@@ -27,8 +27,9 @@ def scaling(module: Module) -> str | float:
 
 
 def model_names(arg: BlockArgument) -> tuple[str, ...]:
-    """The model's own names of an argument: several when it is tied, those of the whole when it is a part."""
-    return tuple(arg.attrs.get("dmlc.names") or arg.attrs.get("dmlc.part", {}).get("names") or (arg.name,))
+    """The model's own names of an argument: several when it is tied, those of the whole when it is a part of a split parameter."""
+    part = arg.attrs.get("dmlc.part", AttrDict())
+    return tuple(arg.attrs.get("dmlc.names") or part.get("names") or (arg.attrs.get("dmlc.name", arg.name),))
 
 
 def new_argument(function: Function, name: str, type_: TensorType, attrs: dict[str, Any]) -> BlockArgument:

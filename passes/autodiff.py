@@ -125,8 +125,8 @@ def drop_unread(function: Function) -> None:
 
 def report(function: Function, trained: list[BlockArgument], gradients: dict[BlockArgument, Value], context: Context) -> None:
     """Name the parameters that stay as they are, and why."""
-    lost = [n for a in trained if a not in gradients for n in model_names(a)]
-    frozen = [n for a in function.args if a.attrs.get("dmlc.role") == "param" and "dmlc.frozen" in a.attrs for n in model_names(a)]
+    lost = dict.fromkeys(n for a in trained if a not in gradients for n in model_names(a))
+    frozen = dict.fromkeys(n for a in function.args if a.attrs.get("dmlc.role") == "param" and "dmlc.frozen" in a.attrs for n in model_names(a))
     if lost:
         context.remark(None, f"no gradient reaches {', '.join(lost)}; the optimizer leaves what has none as it is")
     if frozen:

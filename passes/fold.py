@@ -1,7 +1,7 @@
 """Compute once, before the program runs, what depends on constants alone.
 
 Before: transpose of a stored weight, cast of a table.   After: an argument whose recipe (`dmlc.derived`) the loader evaluates.
-Reads constants, and parameters and buffers only in inference. Arithmetic on plain numbers becomes a number.
+Reads constants, and parameters and buffers only in inference: where the module has a `dmlc.mode`, they change. Arithmetic on plain numbers becomes a number.
 Never folds what is random, communicates, or would take more memory than it saves.
 """
 
@@ -60,7 +60,8 @@ class Constants:
     def of(cls, module: Module, function: Function, limit: int) -> Constants:
         state = cls(module, function, limit)
         state.names = {f.name for f in module.functions} | {a.name for f in module.functions for a in f.args}
-        roles = ("const",) if module.attrs.get("dmlc.mode") == "train" else ("const", "param", "buffer")
+        changing = "dmlc.mode" in module.attrs  # a training step, or the evaluation program that reads the weights in between
+        roles = ("const",) if changing else ("const", "param", "buffer")
         for arg in state.function.args:
             if arg.attrs.get("dmlc.role") in roles and ("dmlc.value" in arg.attrs or "dmlc.derived" in arg.attrs):
                 state.sources[arg] = frozenset({arg})

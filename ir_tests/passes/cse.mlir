@@ -125,3 +125,30 @@ func.func @random(%seed: tensor<i64> {dmlc.role = "seed"}, %step: tensor<i64> {d
   %b = dmlc.random_normal %seed, %step {shape = array<i64: 4>, stream = 2 : i64} : (tensor<i64>, tensor<i64>) -> tensor<4xf32>
   func.return %a, %b : tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// A gradient op that computes what a forward op has computed is that op; whose gradient it was says nothing about its value. An op of the
+// update stays one of the update.
+// CHECK-LABEL: func.func @gradients
+// CHECK-COUNT-2: dmlc.exp
+// CHECK-NOT: dmlc.exp
+func.func @gradients(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %a = dmlc.exp %x : (tensor<4xf32>) -> tensor<4xf32>
+  %b = dmlc.exp %x {dmlc.of = "7"} : (tensor<4xf32>) -> tensor<4xf32>
+  %c = dmlc.exp %x {dmlc.of = "8"} : (tensor<4xf32>) -> tensor<4xf32>
+  %d = dmlc.exp %x {dmlc.of = "8", dmlc.phase = "update"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %a, %b, %c, %d : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// Dropout and its gradient draw the same numbers, but on different values; even two dropouts of one value and one stream are left apart.
+// CHECK-LABEL: func.func @dropouts
+// CHECK-COUNT-3: dmlc.dropout
+func.func @dropouts(%x: tensor<4xf32>, %g: tensor<4xf32>, %seed: tensor<i64> {dmlc.role = "seed"}, %step: tensor<i64> {dmlc.range = array<i64: 0, 4>}) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %a = dmlc.dropout %x, %seed, %step {p = 0.5 : f64, stream = 1 : i64} : (tensor<4xf32>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
+  %b = dmlc.dropout %g, %seed, %step {p = 0.5 : f64, stream = 1 : i64} : (tensor<4xf32>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
+  %c = dmlc.dropout %x, %seed, %step {p = 0.5 : f64, stream = 1 : i64} : (tensor<4xf32>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
+  func.return %a, %b, %c : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}

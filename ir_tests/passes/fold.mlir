@@ -61,6 +61,22 @@ builtin.module attributes {dmlc.mode = "train"} {
 
 // -----
 
+// The evaluation program of a training step reads what is trained, too.
+// CHECK-LABEL: func.func @main
+// CHECK-NOT: dmlc.derived
+// CHECK: dmlc.exp %w
+// CHECK: dmlc.exp %running
+builtin.module attributes {dmlc.mode = "eval"} {
+  func.func @main(%w: tensor<4xf32> {dmlc.role = "param", dmlc.value = dense_resource<w> : tensor<4xf32>}, %running: tensor<4xf32> {dmlc.role = "buffer", dmlc.value = dense_resource<r> : tensor<4xf32>}) -> tensor<4xf32> {
+    %a = dmlc.exp %w : (tensor<4xf32>) -> tensor<4xf32>
+    %b = dmlc.exp %running : (tensor<4xf32>) -> tensor<4xf32>
+    %c = dmlc.add %a, %b : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.return %c : tensor<4xf32>
+  }
+}
+
+// -----
+
 // Random values and inputs, also those with a stored default, are never constants.
 // CHECK-LABEL: func.func @main
 // CHECK-NOT: dmlc.derived
@@ -99,6 +115,18 @@ func.func @numbers() -> (tensor<3xi64>, tensor<f32>) {
 // CHECK-NEXT: dmlc.mul %x, %[[S]]
 builtin.module attributes {dmlc.weights = "Inputs/fold.safetensors"} {
   func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %s: tensor<f32> {dmlc.role = "const", dmlc.value = dense_resource<scale> : tensor<f32>}) -> tensor<4xf32> {
+    %y = dmlc.mul %x, %s : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}
+
+// -----
+
+// A scalar that is trained stays an argument, though its bytes are at hand.
+// CHECK-LABEL: func.func @main
+// CHECK: dmlc.mul %x, %s
+builtin.module attributes {dmlc.mode = "train", dmlc.weights = "Inputs/fold.safetensors"} {
+  func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %s: tensor<f32> {dmlc.role = "param", dmlc.value = dense_resource<scale> : tensor<f32>}) -> tensor<4xf32> {
     %y = dmlc.mul %x, %s : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }

@@ -3,7 +3,7 @@
 
 // Momentum: one state tensor a parameter. The norm is one sum over all parameters; b, which no_decay names, is not decayed.
 // CHECK-LABEL: func.func @main
-// CHECK-SAME: %b: tensor<4xf32> {dmlc.role = "param", dmlc.names = ["layer.bias"], dmlc.decay = 0.0 : f64}
+// CHECK-SAME: %b: tensor<4xf32> {dmlc.role = "param", dmlc.part = {names = ["layer.bias"]}, dmlc.decay = 0.0 : f64}
 // CHECK-SAME: %lr: tensor<f32> {dmlc.role = "hyper"}, %weight_decay: tensor<f32> {dmlc.role = "hyper"}, %max_norm: tensor<f32> {dmlc.role = "hyper"}
 // CHECK-SAME: %opt_step: tensor<i64> {dmlc.role = "state", dmlc.init = 0 : i64}
 // CHECK-SAME: %w_momentum: tensor<4xf32> {dmlc.role = "state", dmlc.of = "w", dmlc.slot = "momentum", dmlc.init = 0.0 : f64}
@@ -16,7 +16,7 @@
 // CHECK-NOT: dmlc.mul %b, %weight_decay
 // CHECK-NOT: dmlc.matmul
 builtin.module attributes {dmlc.mode = "train", dmlc.train = {optimizer = "sgd", momentum = 0.9 : f64, no_decay = "bias"}} {
-  func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %w: tensor<4xf32> {dmlc.role = "param"}, %b: tensor<4xf32> {dmlc.role = "param", dmlc.names = ["layer.bias"]}) -> (tensor<f32> {dmlc.name = "loss"}) {
+  func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %w: tensor<4xf32> {dmlc.role = "param"}, %b: tensor<4xf32> {dmlc.role = "param", dmlc.part = {names = ["layer.bias"]}}) -> (tensor<f32> {dmlc.name = "loss"}) {
     %a = dmlc.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     %y = dmlc.add %a, %b : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     %s = dmlc.mul %y, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
