@@ -5,6 +5,7 @@ Every folder gets `runtime.py` and `launch.py`; one that trains gets these too, 
 
 TRAINING_FILES = (
     "train.py",
+    "start.py",
     "trainer.py",
     "settings.py",
     "data.py",

@@ -11,12 +11,14 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 AGENT = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun keeps the store of the job, not rank 0
+FIRST = os.environ.get("LOCAL_RANK", "0") == "0"  # of this machine's ranks
 INTERVAL = 1.0  # seconds between beats
 SILENCE = 15.0  # seconds without a beat after which a rank counts as lost
 LOST = ("gloo", "nccl", "connection", "peer", "timed out", "timeout", "socket", "broken pipe")
@@ -46,15 +48,15 @@ class Guard:
 
     def ask_stop(self):
         """Start to agree whether to stop; the answer's `agreed` is the same on all ranks."""
-        asked = self.signal is not None or (self.rank == 0 and any(os.path.exists(f) for f in self.stop_files))
+        asked = self.signal is not None or (FIRST and any(os.path.exists(f) for f in self.stop_files))
         flag = torch.tensor([int(asked)])
         return StopFlag(flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True) if self.group is not None else None)
 
     def clear_stop(self):
         """Remove the stop files, so that the next run goes on."""
         for f in self.stop_files:
-            if self.rank == 0 and os.path.exists(f):
-                os.unlink(f)
+            if FIRST:
+                Path(f).unlink(missing_ok=True)
 
     # -------------------------------------------------- loss of ranks
 

@@ -1,15 +1,13 @@
-"""Trains the compiled model; see `launch.py --help`. Starts the ranks, sets one up, and ends it in order."""
+"""Trains the compiled model; see `launch.py --help`. Sets up a rank and ends it in order."""
 
 import hashlib
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 from datetime import timedelta
 from pathlib import Path
 
 import settings
+from start import start_ranks
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,25 +27,6 @@ def main(arguments=None):
         print(f"this program is compiled for {table.RANKS} ranks, but {world} were started", file=sys.stderr)
         return 2
     return run_rank(args, int(os.environ["RANK"]), world)
-
-
-def start_ranks(count, arguments):
-    """Bare call: hand over to torchrun with one process a rank. A signal becomes a stop file, since torchrun itself would pass it on and
-    then end with an error. The `--` keeps torchrun from reading options behind the script's name as abbreviations of its own."""
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)), **os.environ}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--", str(HERE / "launch.py"), *arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        stop = Path(folder) / "stop"
-        ranks = subprocess.Popen(command, env={**environment, "DMLC_STOP_FILE": str(stop)}, start_new_session=True)
-
-        def on_signal(number, _frame):
-            if stop.exists():
-                ranks.send_signal(number)
-            stop.touch()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
-        return ranks.wait()
 
 
 def run_rank(args, rank, world):
