@@ -16,6 +16,7 @@ from dmlc.ir.parser import parse_module
 from dmlc.ir.printer import print_module
 from dmlc.passmanager.pipeline import parse_pipeline, print_pass
 from dmlc.pipelines import PIPELINES
+from dmlc.training import Training
 
 PERCEPTRON = """
 func.func @main(%x: tensor<6x64xf32> {dmlc.role = "input", dmlc.batch_dim = 0 : i64}, %w1: tensor<256x64xf32> {dmlc.role = "param"}, %b1: tensor<256xf32> {dmlc.role = "param"}, %w2: tensor<64x256xf32> {dmlc.role = "param"}) -> tensor<6x64xf32> {
@@ -35,6 +36,10 @@ CASES = {
     "gpt2_dp2_tp4_bf16": ("dmlc.models.gpt2:tiny", Options(devices=8, plan="dp=2,tp=4", precision="bf16")),
     "llama_tp8": ("dmlc.models.llama:tiny", Options(devices=8, plan="tp=8")),
     "resnet_dp2_tp4": ("dmlc.models.resnet:tiny", Options(devices=8, plan="dp=2,tp=4")),
+    "train_gpt_dp2_tp2_zero3": (
+        "dmlc.models.gpt_text:tiny",
+        Options(devices=4, plan="dp=2,tp=2,zero=3", microbatches=2, train=Training(recompute="all")),
+    ),
 }
 
 
@@ -48,13 +53,19 @@ def dumps(request, tmp_path_factory) -> list[Path]:
     return sorted((folder / "ir").glob("*.mlir"))
 
 
+@pytest.fixture
+def passes(request):
+    """The pipeline that a case runs through."""
+    trained = request.node.callspec.params["dumps"].startswith("train")
+    return parse_pipeline("training" if trained else "inference", PIPELINES)
+
+
 def different(dumps: list[Path]) -> list[Path]:
     """Without the files of passes that changed nothing."""
     return list({path.read_text(): path for path in reversed(dumps)}.values())[::-1]
 
 
-def test_one_file_a_pass(dumps):
-    passes = parse_pipeline("inference", PIPELINES)
+def test_one_file_a_pass(dumps, passes):
     assert [p.stem for p in dumps] == ["00-input", *(f"{n:02}-{p.name}" for n, p in enumerate(passes, 1))]
 
 
@@ -73,8 +84,7 @@ def test_xdsl_reads_every_dump(dumps):
         xdsl_accepts(print_module(parse_module(path.read_text(), str(path)), generic=True))
 
 
-def test_opt_repeats_each_step(dumps):
-    passes = parse_pipeline("inference", PIPELINES)
+def test_opt_repeats_each_step(dumps, passes):
     for before, after, pass_ in zip(dumps, dumps[1:], passes):
         code, out, err = opt.run([str(before), "--passes", print_pass(pass_)])
         assert code == 0, f"{pass_.name} on {before.name}: {err}"
