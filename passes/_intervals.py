@@ -6,7 +6,7 @@ ready) + t(bytes), with t(M) = a + b M. `merge_rule` decides as it goes along; `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 Time = Callable[[int], int]
 Interval = tuple[int, int]  # first member, one past the last
@@ -38,24 +38,31 @@ def merge_rule(ready: Sequence[int], sizes: Sequence[int], time: Time, limit: in
 
 
 def best_intervals(ready: Sequence[int], sizes: Sequence[int], time: Time, limit: int = 0) -> list[Interval]:
-    """The intervals that end first; among equals the fewest. Dynamic programming over where the last interval begins: what comes before
-    it should only end early. Quadratic time. An interval of more than one member has at most `limit` bytes (0: any number)."""
-    best: list[tuple[int, int]] = [(0, 0)]  # prefix -> (end, number of intervals)
-    begins = [0]
+    """The intervals that end first. Dynamic programming over where the last interval begins: what comes before it should only end early.
+    Quadratic time. An interval of more than one member has at most `limit` bytes (0: any number).
+
+    Among intervals that end first they are long ones: what would be sent in time anyway joins others where that saves the link more
+    start-ups than it makes the first of them wait.
+    """
+    ends = [0]  # prefix -> when it ends at best
     for stop in range(1, len(ready) + 1):
-        options = []
-        total = 0
-        for first in range(stop - 1, -1, -1):
-            total += sizes[first]
-            if limit and total > limit and first < stop - 1:
-                break
-            options.append((max(best[first][0], ready[stop - 1]) + time(total), best[first][1] + 1, first))
-        end, count, first = min(options)
-        best.append((end, count))
-        begins.append(first)
+        ends.append(min(max(ends[first], ready[stop - 1]) + time(total) for first, total in _openings(sizes, stop, limit)))
     found: list[Interval] = []
-    stop = len(ready)
+    stop, deadline = len(ready), ends[-1]
     while stop:
-        found.append((begins[stop], stop))
-        stop = begins[stop]
+        fits = [(first, total) for first, total in _openings(sizes, stop, limit) if max(ends[first], ready[stop - 1]) + time(total) <= deadline]
+        worth = [f for f in fits if ready[stop - 1] - ready[f[0]] <= (stop - f[0] - 1) * time(0)]
+        first, total = (worth or fits[:1])[-1]
+        found.append((first, stop))
+        stop, deadline = first, deadline - time(total)
     return found[::-1]
+
+
+def _openings(sizes: Sequence[int], stop: int, limit: int) -> Iterator[tuple[int, int]]:
+    """(first member, bytes) of the intervals that end before `stop`, shortest first."""
+    total = 0
+    for first in range(stop - 1, -1, -1):
+        total += sizes[first]
+        if limit and total > limit and first < stop - 1:
+            return
+        yield first, total

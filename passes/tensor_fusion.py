@@ -67,8 +67,9 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
         return choice
     trial = Trial(graph, choice, cost)
     for key, ids in keys.items():
-        proposed = [_whole(graph, trial.choice, buckets, max_bytes) for buckets in _proposals(graph, trial.choice, key, ids, cost, max_bytes)]
-        if not any([trial.offer(found) for found in proposed]):
+        by_ready, by_need = (_whole(graph, trial.choice, buckets, max_bytes) for buckets in _proposals(graph, trial.choice, key, ids, cost, max_bytes))
+        early = trial.offer(by_ready)
+        if not trial.offer(by_need, gain=int(early)) and not early:  # what is sent early leaves slack
             _one_by_one(trial, key, ids, max_bytes or 1 << 62)
     return trial.choice
 
@@ -82,13 +83,13 @@ class Trial:
         self.time = price(units)
         self.cap = max(cost.cluster.memory, self._peak(units))
 
-    def offer(self, choice: Choice) -> bool:
-        """Take `choice` if it has new buckets and is no longer."""
+    def offer(self, choice: Choice, gain: int = 0) -> bool:
+        """Take `choice` if it has new buckets and is shorter by `gain` picoseconds at least."""
         if choice == self.choice:
             return False
         units = self.graph.units(choice)
         time = price(units)
-        if time > self.time or self._peak(units) > self.cap:
+        if time + gain > self.time or self._peak(units) > self.cap:
             return False
         self.choice, self.time = choice, time
         return True
