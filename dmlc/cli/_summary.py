@@ -13,6 +13,7 @@ from dmlc.ir.core import Module, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import BYTES
 from dmlc.ops.comm import base_name, is_collective
+from dmlc.training import names_of
 
 if TYPE_CHECKING:
     from dmlc.driver import Compiled, Loaded
@@ -23,6 +24,12 @@ def print_sizes(loaded: Loaded) -> None:
         print("sizes left open by the model:")
         for name, size, why in loaded.sizes:
             print(f"  {name} = {size} ({why})")
+
+
+def print_trained(loaded: Loaded) -> None:
+    """What training will change: of an ONNX file that is decided at import, by operator and operand or by --trainable."""
+    args = [a for a in loaded.module.main.args if a.attrs.get("dmlc.role") == "param" and "dmlc.frozen" not in a.attrs]
+    print("trained: " + ", ".join(name for a in args for name in names_of(a)))
 
 
 def print_summary(compiled: Compiled, out: Path, seconds: float) -> None:

@@ -72,12 +72,14 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
     from dataclasses import replace
 
     from dmlc import driver
-    from dmlc.cli._summary import print_sizes, print_summary
+    from dmlc.cli._summary import print_sizes, print_summary, print_trained
 
     begin = time.perf_counter()
     print(f"target {driver.target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
     loaded = driver.load(args.model, options)
     print_sizes(loaded)
+    if options.train is not None and args.model.endswith(".onnx"):
+        print_trained(loaded)
     if args.dump_ir:
         options = replace(options, dump=scratch / "ir")
     compiled = driver.compile_model(loaded, options, progress=_progress())

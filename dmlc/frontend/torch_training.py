@@ -133,7 +133,7 @@ class TrainingStep:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], max_norm)
         optimizer.step()
-        return {"loss": float(loss), "grad_norm": float(norm)}, {name: p.detach() - before[name] for name, p in every.items()}
+        return {"loss": float(loss.detach()), "grad_norm": float(norm)}, {name: p.detach() - before[name] for name, p in every.items()}
 
     def optimizer(self, lr: float, weight_decay: float) -> torch.optim.Optimizer:
         t = self.train
