@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +12,12 @@ from dmlc.codegen.triton_launch import Launch, plan_launch
 from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
 from dmlc.codegen.triton_text import POINTERS, helpers_in
 from dmlc.ir.core import Function, Module, Value
+from dmlc.ops.base import definition
 from dmlc.ops.kernel import SOURCES
+from dmlc.ops.pointwise import Pointwise
 from dmlc.ops.text import TORCH_DTYPES, render_torch
+
+LARGE = 1 << 18  # elements from which a tensor no longer stays in a processor core's cache
 
 HEADER = '''"""Kernels of the program: each as a Triton function, as PyTorch operations, and a wrapper that picks one.
 
@@ -34,6 +39,7 @@ except ImportError:  # the PyTorch operations need no Triton
 
 INTERPRET = os.environ.get("TRITON_INTERPRET") == "1"
 MODE = os.environ.get("DMLC_KERNELS", "auto")
+PIECE = 65536  # elements: a few tensors of that size fit in a processor core's cache
 
 if INTERPRET and triton is not None:
     import bf16_interpreter
@@ -65,6 +71,23 @@ def destination(out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.d
 def delivered(value: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """`value`, copied to `out` if the caller wants it there and it is not."""
     return value if out is None or out is value else out.copy_(value)
+
+
+def in_pieces(function, *operands: torch.Tensor):
+    """Many elementwise operations on large tensors, piece by piece: on a processor what is between them stays in the cache."""
+    large = [x for x in operands if x.dim()]
+    if large[0].is_cuda or not all(x.is_contiguous() for x in large):
+        return function(*operands)
+    flat = [x.reshape(-1) if x.dim() else x for x in operands]
+    results = None
+    for at in range(0, large[0].numel(), PIECE):
+        made = function(*(x[at : at + PIECE] if x.dim() else x for x in flat))
+        made = made if isinstance(made, tuple) else (made,)
+        results = results or [torch.empty(large[0].numel(), dtype=x.dtype) for x in made]
+        for result, x in zip(results, made):
+            result[at : at + PIECE] = x
+    shaped = tuple(x.reshape(large[0].shape) for x in results)
+    return shaped if len(shaped) > 1 else shaped[0]
 '''
 
 
@@ -163,8 +186,22 @@ def _reference(body: KernelBody) -> Value:
     return next((v for v in body.inputs if v.tensor.rank > 0), body.inputs[0])
 
 
+def elementwise_in_pieces(function: Function) -> bool:
+    """Whether a kernel's PyTorch operations may run on pieces of its operands, and are worth it: several of them, all elementwise on
+    operands of one large shape and on numbers."""
+    values = [*function.args, *(r for op in function.body.ops[:-1] for r in op.results)]
+    shapes = {v.shape for v in (*values, *function.results) if v.tensor.rank}
+    steps = [op for op in function.body.ops[:-1] if op.results[0].tensor.rank]
+    if len(shapes) != 1 or len(steps) < 3 or not all(r.tensor.rank for r in function.results) or not any(a.tensor.rank for a in function.args):
+        return False
+    elementwise = all(issubclass(definition(op), Pointwise) or (op.name in SOURCES and not op.results[0].tensor.rank) for op in function.body.ops[:-1])
+    return elementwise and math.prod(next(iter(shapes))) >= LARGE
+
+
 def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str) -> list[str]:
     call = f"{body.name}_torch({', '.join(inputs)})"
+    if elementwise_in_pieces(body.function):
+        call = f"in_pieces({', '.join([f'{body.name}_torch', *inputs])})"
     lines = [f"    if not runs_triton({like}):"]
     if len(outs) == 1:
         return [*lines, f"        return delivered({call}, out)"]
@@ -175,7 +212,13 @@ def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str)
 def _launch_lines(body: KernelBody, launch: Launch) -> list[str]:
     name = TILE_NAME[launch.template]
     extra = f", {launch.columns}" if launch.columns else ""
-    arguments = [*(body.names[v] for v in body.read), *body.output_names, f"{name}=block", *(f"{k}={v}" for k, v in launch.options().items()), "enable_fp_fusion=True"]
+    arguments = [
+        *(body.names[v] for v in body.read),
+        *body.output_names,
+        f"{name}=block",
+        *(f"{k}={v}" for k, v in launch.options().items()),
+        "enable_fp_fusion=True",
+    ]
     return [
         f"    block = tile({launch.tile}, {launch.size}{extra})",
         f"    {body.name}_kernel[(triton.cdiv({launch.size}, block),)]({', '.join(arguments)})",
