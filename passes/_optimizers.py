@@ -77,7 +77,7 @@ class Scalars:
 
 
 Updated = tuple[Term, dict[str, Term]]
-Rule = Callable[[Scalars, Term, Term, dict[str, Term], float], Updated]  # (scalars, parameter, gradient, state, decay factor)
+Rule = Callable[[Scalars, Term, Term, Term, dict[str, Term], float], Updated]  # (scalars, parameter, gradient, its factor, state, decay factor)
 
 
 def _decayed(s: Scalars, p: Term, g: Term, factor: float) -> Term:
@@ -87,9 +87,9 @@ def _decayed(s: Scalars, p: Term, g: Term, factor: float) -> Term:
     return g + p * (s.decay if factor == 1 else s.decay * factor)
 
 
-def sgd(s: Scalars, p: Term, g: Term, state: dict[str, Term], factor: float) -> Updated:
+def sgd(s: Scalars, p: Term, g: Term, clip: Term, state: dict[str, Term], factor: float) -> Updated:
     """torch.optim.SGD. Its buffer begins as the first gradient: that is what a buffer of zeros gives."""
-    g = _decayed(s, p, g, factor)
+    g = _decayed(s, p, g * clip, factor)
     if not s.settings.momentum:
         return p - g * s.rate, {}
     buffer = state["momentum"] * s.settings.momentum + g
@@ -97,24 +97,28 @@ def sgd(s: Scalars, p: Term, g: Term, state: dict[str, Term], factor: float) -> 
     return p - direction * s.rate, {"momentum": buffer}
 
 
-def _adam_step(s: Scalars, p: Term, g: Term, state: dict[str, Term]) -> Updated:
-    beta1, beta2 = s.settings.beta1, s.settings.beta2
-    m = state["m"] + (g - state["m"]) * (1 - beta1)
-    v = state["v"] * beta2 + g * g * (1 - beta2)
-    return p - m / (v.sqrt() / s.root_correction + s.settings.eps) * s.step_size, {"m": m, "v": v}
+def _adam_step(s: Scalars, p: Term, g: Term, clip: Term, shrink: Term, state: dict[str, Term]) -> Updated:
+    operands = [t.value for t in (p, g, state["m"], state["v"], clip, shrink, s.step_size, s.root_correction)]
+    attrs = {"beta1": s.settings.beta1, "beta2": s.settings.beta2, "eps": s.settings.eps}
+    new, m, v = (Term(s.b, r) for r in s.b.op("dmlc.adam_update", operands, attrs).results)
+    return new, {"m": m, "v": v}
 
 
-def adam(s: Scalars, p: Term, g: Term, state: dict[str, Term], factor: float) -> Updated:
+def _one(s: Scalars) -> Term:
+    return s.shared("one", lambda: s.rate.number(1.0))
+
+
+def adam(s: Scalars, p: Term, g: Term, clip: Term, state: dict[str, Term], factor: float) -> Updated:
     """torch.optim.Adam (Kingma, Ba 2015): weight decay is part of the gradient."""
-    return _adam_step(s, p, _decayed(s, p, g, factor), state)
-
-
-def adamw(s: Scalars, p: Term, g: Term, state: dict[str, Term], factor: float) -> Updated:
-    """torch.optim.AdamW (Loshchilov, Hutter 2019): the parameter shrinks by lr * weight_decay beforehand."""
     if factor:
-        shrink = s.shared(f"shrink {factor}", lambda: 1 - s.rate * (s.decay if factor == 1 else s.decay * factor))
-        p = p * shrink
-    return _adam_step(s, p, g, state)
+        g, clip = _decayed(s, p, g * clip, factor), _one(s)
+    return _adam_step(s, p, g, clip, _one(s), state)
+
+
+def adamw(s: Scalars, p: Term, g: Term, clip: Term, state: dict[str, Term], factor: float) -> Updated:
+    """torch.optim.AdamW (Loshchilov, Hutter 2019): the parameter shrinks by lr * weight_decay beforehand."""
+    shrink = s.shared(f"shrink {factor}", lambda: 1 - s.rate * (s.decay if factor == 1 else s.decay * factor)) if factor else _one(s)
+    return _adam_step(s, p, g, clip, shrink, state)
 
 
 RULES: dict[str, Rule] = {"sgd": sgd, "adam": adam, "adamw": adamw}

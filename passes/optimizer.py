@@ -148,12 +148,12 @@ class Step:
         arg = op.operands[1]
         assert isinstance(arg, BlockArgument)
         dtype = self._wide(arg.dtype)
-        gradient = Term(self.b, cast(self.b, op.result, dtype)) * factors[dtype]
+        gradient = Term(self.b, cast(self.b, op.result, dtype))
         slots = {name: self._slot(arg, name, 0.0) for name in self.settings.slots}
         master = self._slot(arg, "master", "param") if dtype != arg.dtype else None
         state = {name: Term(self.b, slot) for name, slot in slots.items()}
         parameter = Term(self.b, arg if master is None else master)
-        new, states = RULES[self.settings.kind](self.scalars[dtype], parameter, gradient, state, self._decay(arg))
+        new, states = RULES[self.settings.kind](self.scalars[dtype], parameter, gradient, factors[dtype], state, self._decay(arg))
         self.updates.append(Update(arg, cast(self.b, new.value, arg.dtype)))
         self.updates += [Update(slots[name], value.value) for name, value in states.items()]
         if master is not None:

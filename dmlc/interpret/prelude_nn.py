@@ -119,6 +119,32 @@ def channel_windows(x, low, high):
     return x.unfold(-1, low + high + 1, 1).sum(-1).movedim(-1, 1)
 
 
+# ---------------------------------------------------------------- optimizers
+
+_CHUNK = 1 << 17  # elements: what one pass over them leaves in a core's cache, the next finds there
+
+
+def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
+    """New parameter and moments of Adam. On a CPU piece by piece, so that memory is read and written once."""
+    numbers = (scale, shrink, step, root, beta1, beta2, eps)
+    if p.device.type != "cpu" or p.numel() <= _CHUNK:
+        return adam_part(p, g, m, v, *numbers)
+    given = [x.reshape(-1).split(_CHUNK) for x in (p, g, m, v)]
+    results = [torch.empty(p.numel(), dtype=p.dtype) for _ in range(3)]
+    for *old, new_p, new_m, new_v in zip(*given, *(x.split(_CHUNK) for x in results)):
+        for target, made in zip((new_p, new_m, new_v), adam_part(*old, *numbers)):
+            target.copy_(made)
+    return tuple(x.reshape(p.shape) for x in results)
+
+
+def adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
+    g = g * scale
+    m = m + (g - m).mul_(1 - beta1)
+    v = (v * beta2).addcmul_(g, g, value=1 - beta2)
+    below = v.sqrt().div_(root).add_(eps)
+    return (p * shrink).sub_(torch.div(m, below, out=below).mul_(step)), m, v
+
+
 # ---------------------------------------------------------------- random numbers
 
 _WORD = 0xFFFFFFFF
