@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import pytest
+import torch
 from training_programs import perceptron_step
 
 import dmlc.ops  # noqa: F401
-from dmlc.cluster import Cluster
+from dmlc import driver
+from dmlc.cluster import Cluster, Link
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Module, Op
 from dmlc.passmanager import Context, PassManager, parse_pipeline
+from dmlc.pipelines import PIPELINES
 from dmlc.simulate.engine import simulate_module
 from dmlc.simulate.liveness import block_liveness
 from dmlc.simulate.step import StepReport, simulate_step
+from dmlc.training import Training
 
 
 def report(module: Module) -> StepReport:
@@ -148,3 +155,48 @@ def test_memory_of_a_loop_counts_its_body_once() -> None:
 
 def test_the_report_is_the_same_each_time() -> None:
     assert report(scheduled(perceptron_step())) == report(scheduled(perceptron_step()))
+
+
+# ---------------------------------------------------------------- the real pipeline
+
+BATCH, WIDTH, DEPTH = 65536, 512, 6
+
+
+def wide():
+    """A deep perceptron, for `driver.load`."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU())]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 5)), (torch.zeros(BATCH, WIDTH),), {}
+
+
+@functools.cache
+def compiled(peel: bool) -> Module:
+    """Four ranks on a network, four microbatches, up to the schedule."""
+    training = Training(loss="cross-entropy", optimizer="sgd")
+    source = driver.load(f"{__file__}:wide", driver.Options(train=training))
+    module = source.module.clone()
+    driver.annotate(module, driver.Options(train=training, plan="dp=4", devices=4, microbatches=4))
+    slow = replace(Cluster.named("h100", 4), links=(Link("network", 0, 8_000_000, 25 * 10**9),))
+    module.attrs["dmlc.cluster"] = slow.to_attr()
+    text = PIPELINES["training"].split(",plan-memory")[0]
+    PassManager(parse_pipeline(text if peel else text.replace(",partition,", ",partition{peel=false},"), PIPELINES)).run(module, Context(source.weights))
+    return module
+
+
+def test_a_compiled_step_hides_its_gradients_reduction() -> None:
+    kept, peeled = (report(compiled(peel)) for peel in (False, True))
+    assert {op.attrs.get("dmlc.phase") for op in compiled(True).main.ops()} >= {"update"}
+    assert kept.traffic["all_reduce"].bytes == peeled.traffic["all_reduce"].bytes
+    assert peeled.time < kept.time
+    assert kept.exposed_share > 0.7
+    assert peeled.exposed_share < 0.2
+
+
+def test_memory_of_a_compiled_step() -> None:
+    """Parameters, and their gradients as accumulators; SGD without momentum has no state but its counters."""
+    held = report(compiled(True)).memory
+    parameters = 4 * (DEPTH * (WIDTH * WIDTH + WIDTH) + 5 * WIDTH + 5)
+    assert held["parameters"] == parameters
+    assert parameters <= held["gradients"] <= 2 * parameters
+    assert held["states"] <= 64
+    assert held["activations"] > DEPTH * 4 * WIDTH * BATCH // 16
