@@ -88,8 +88,9 @@ def test_a_killed_rank_restarts_the_job_twice_and_the_losses_are_those_of_an_und
 
 
 def test_when_a_rank_is_killed_the_others_end_with_one_message(folders, tmp_path):
-    begin = time.monotonic()
     job = Job(folders[4], 4, [*BASE, "--data", data(tmp_path / "rows.py", {0: (2, 9)}), "--steps", 12, "--checkpoint-dir", tmp_path / "ck"])
+    job.processes[2].join(60)
+    begin = time.monotonic()
     ended = job.end(30)
     assert sorted(ended.statuses) == [-9, 1, 1, 1] and ended.statuses[2] == -9 and time.monotonic() - begin < 30
     messages = re.findall(r"^rank \d: .*all ranks end\..*$", ended.output, re.MULTILINE)

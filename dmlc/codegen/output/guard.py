@@ -34,6 +34,7 @@ class Guard:
         self.hint = ""
         self.signal = None
         self.group = None
+        self.beating = False  # from the first finished step on: what a program starts with may hold Python's lock for long
         self._progress = time.monotonic()
         self._closed = threading.Event()
         self._store, self._kept = None, False
@@ -80,6 +81,12 @@ class Guard:
         """The main thread is alive and begins `where`."""
         self._progress, self.where = time.monotonic(), where
 
+    def begin_beating(self):
+        """From now on silence means a loss."""
+        if not self.beating and self._store is not None:
+            self._store.add(f"beat/{self.rank}", 1)
+        self.beating = True
+
     def close(self):
         self._closed.set()
 
@@ -97,14 +104,14 @@ class Guard:
                 return
             if failed:
                 self.leave()
-            if beats != seen:
+            if beats != seen or beats == 0:
                 seen, since = beats, time.monotonic()
             elif time.monotonic() - since > SILENCE:
                 self.end(f"rank {(self.rank + 1) % self.world} has given no sign of life for {SILENCE:.0f} s")
 
     def _beat(self):
         """Whether a rank has reported a failure, and the next rank's beats."""
-        self._store.add(f"beat/{self.rank}", 1)
+        self._store.add(f"beat/{self.rank}", int(self.beating))
         return self._store.add("failed", 0), self._store.add(f"beat/{(self.rank + 1) % self.world}", 0)
 
     def end_unless_closed(self, reason):

@@ -56,6 +56,7 @@ class Trainer:
             self.guard.progress(f"in step {self.step + 1}")
             begin = time.perf_counter()
             results, record = self._one(feed.next())
+            self.guard.begin_beating()
             flag = self.guard.ask_stop()
             self._report(results, record, begin)
             if self.checkpoints is not None:
