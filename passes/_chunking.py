@@ -184,6 +184,11 @@ def apply(target: Module | Block, choice: Choice) -> bool:
     return changed
 
 
+def is_cuttable(block: Block, ops: Sequence[Op], count: int) -> bool:
+    """Whether `apply` can cut a piece."""
+    return find_cut(ops, count) is not None and is_convex(ops, numbered(block))
+
+
 def is_convex(ops: Iterable[Op], number: dict[Op, int]) -> bool:
     """Whether no path leaves the ops and comes back. `number` gives the position of each op of the block."""
     members = set(ops)

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 
 from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
-from dmlc.ir.core import Block, Module, Op, Value
+from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Block, Function, Module, Op
 from dmlc.ops.base import own_attrs
 from dmlc.ops.comm import is_collective, is_start
 from dmlc.passes import _chunking
 from dmlc.passes._chunking import find_cut, is_contraction, is_convex, is_splittable
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.choice import regions_of
 from dmlc.simulate.ordering import price
 
 apply = _chunking.apply
+PEELED = "#peel"  # what partition adds to ids of the last iteration
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,29 @@ class OverlapSplit(Pass):
     force: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
-        given = Choice.of(module, order=False)
-        graph = UnitGraph.of(module.main, cost)
-        kinds = candidates(graph.block)
-        choice = decide(graph, given, cost, self.chunks, self.force, kinds)
-        for kind in kinds:
-            first = kind[0][0]
-            if not any(op.id in choice.chunks for op in first):
-                context.remark(next(op for op in first if is_collective(op)), _why_not(first))
+        cost, choice = CostModel(Cluster.of(module)), Choice.of(module, order=False)
+        looped: set[str] = set()
+        for _, block in reversed(list(regions_of(module.main))):  # loops first: a peeled copy is cut as the loop is
+            kinds = [kind for kind in candidates(block) if not any(_original(op) in looped for op in kind[0][0])]
+            choice = decide(UnitGraph(block, cost), _as_in_loops(block, choice), cost, self.chunks, self.force, kinds)
+            looped.update(op.id for op in block)
+            for kind in kinds:
+                first = kind[0][0]
+                if not any(op.id in choice.chunks for op in first):
+                    context.remark(next(op for op in first if is_collective(op)), _why_not(first))
         return apply(module, choice)
+
+
+def _original(op: Op) -> str | None:
+    """The id in the loop of an op of its peeled last iteration."""
+    return op.id.removesuffix(PEELED) if op.id.endswith(PEELED) else None
+
+
+def _as_in_loops(block: Block, choice: Choice) -> Choice:
+    """`choice` with the peeled copies of what it cuts in loops cut alike, if they can be."""
+    same = {op.id: choice.chunks[original] for op in block if (original := _original(op)) in choice.chunks and op.id not in choice.chunks}
+    found = choice.with_(chunks={**choice.chunks, **same})
+    return found if same and all(_chunking.is_cuttable(block, ops, count) for ops, count in _chunking.pieces(block, AttrDict(same))) else choice
 
 
 def _why_not(ops: Sequence[Op]) -> str:
@@ -206,11 +222,12 @@ def trial(block: Block, choice: Choice, cost: CostModel) -> int | None:
 
 def _copy_of(block: Block) -> Block:
     """The same block in a copy of its function, in a module with the same mesh."""
-    owner = block.region.op if block.region is not None else None
-    assert owner is not None and owner.name == "func.func" and owner.parent is not None
+    function = block.terminator.function
+    assert function is not None and function.parent is not None
     module = Module()
-    mesh = Module(owner.parent).mesh_op
+    mesh = Module(function.parent).mesh_op
     if mesh is not None:
         module.body.append(mesh.clone())
-    mapping: dict[Value, Value] = {}
-    return module.body.append(owner.clone(mapping)).region.block
+    copy = module.body.append(function.clone({}))
+    blocks = zip(regions_of(Function(function)), regions_of(Function(copy)))
+    return next(after for (_, before), (_, after) in blocks if before is block)
