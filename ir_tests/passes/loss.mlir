@@ -3,7 +3,7 @@
 
 // Cross entropy of the first output and a new input behind the others. Merged leading dims are taken apart, so that the batch stays a dim.
 // CHECK-LABEL: func.func @main
-// CHECK-SAME: (%x: tensor<6x3x4xf32> {dmlc.role = "input", dmlc.batch_dim = 0 : i64}, %target: tensor<6x3xi64> {dmlc.role = "input", dmlc.batch_dim = 0 : i64}, %w:
+// CHECK-SAME: (%x: tensor<6x3x4xf32> {dmlc.role = "input", dmlc.batch_dim = 0 : i64}, %target: tensor<6x3xi64> {dmlc.role = "input", dmlc.range = array<i64: 0, 5>, dmlc.batch_dim = 0 : i64}, %w:
 // CHECK-SAME: -> (tensor<f32> {dmlc.name = "loss"})
 // CHECK: %[[ROWS:.*]] = dmlc.cross_entropy %{{.*}}, %target {ignore = -1 : i64, label_smoothing = 0.1 : f64
 // CHECK: %[[COUNT:.*]] = dmlc.reduce_sum
