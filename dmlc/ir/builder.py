@@ -93,7 +93,9 @@ class Builder:
         return self.op(name, operands, attrs, types, tag=tag).result
 
     def _inherit(self, attrs: dict[str, Any]) -> None:
-        for key in INHERITED if self.origin is not None else ():
+        if self.origin is None:
+            return
+        for key in INHERITED:
             if key in self.origin.attrs:
                 attrs.setdefault(key, self.origin.attrs[key])
 
