@@ -27,6 +27,7 @@ from dmlc.training import Training
 
 Batch = dict[str, torch.Tensor]
 STEP = "simplify,raise-composites,unflatten,canonicalize,cse,dce,loss,autodiff,optimizer,canonicalize,cse,dce"
+PARTITIONED = PIPELINES["training"].partition(",overlap-split")[0]  # before buckets and fusion, which take most of the time
 FILE = Path(__file__).parent / "training_models.py"
 OPTIMIZERS = {
     "adamw": Training(loss="cross-entropy", optimizer="adamw"),
@@ -65,9 +66,9 @@ def ranked(model: str, plan: str, devices: int, microbatches: int = 2, optimizer
 
 @functools.cache
 def partitioned(model: str, plan: str, devices: int, microbatches: int = 2, optimizer: str = "adamw") -> tuple[Module, Any]:
-    """The per-rank program as it is before buckets and fusion, which take most of the time."""
+    """The per-rank program as it is before buckets and fusion."""
     options = driver.Options(train=OPTIMIZERS[optimizer], plan=plan, devices=devices, microbatches=microbatches)
-    return passed(loaded(model, optimizer), PIPELINES["training"].partition(",overlap-split")[0], options)
+    return passed(loaded(model, optimizer), PARTITIONED, options)
 
 
 # ---------------------------------------------------------------- what they are run on
