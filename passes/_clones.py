@@ -190,6 +190,9 @@ class Rewriting:
         pending: list[Op] = []
         for item in items:
             operands = [new[r] if isinstance(r, tuple) else r for r in item.operands]
+            if item.kind == "barrier" and self.trigger(item.group) is None:  # nothing in the loop comes before: the value itself will do
+                new.update(zip(item.results, operands))
+                continue
             if item.kind != "op":
                 made = self._barrier(item, operands[0], ids) if item.kind == "barrier" else self._clone(item, operands, ids)
                 new.update(zip(item.results, made.results))
