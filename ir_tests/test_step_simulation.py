@@ -200,3 +200,14 @@ def test_memory_of_a_compiled_step() -> None:
     assert parameters <= held["gradients"] <= 2 * parameters
     assert held["states"] <= 64
     assert held["activations"] > DEPTH * 4 * WIDTH * BATCH // 16
+
+
+def test_an_updated_argument_gives_its_memory_back() -> None:
+    """With hardly any activation the peak is in the update: all parameters and their momentum once, and the new pair of one parameter."""
+    layers, size = 8, 64 * 64 * 4
+    module = scheduled(perceptron_step(layers, 64, rows=2, count=2, device="h100"))
+    found = report(module)
+    assert found.memory["parameters"] + found.memory["states"] <= 2 * layers * size + 3 * size
+    last = block_liveness(module.main.body)
+    ends = {r.storage.value: r.end for r in last.ranges}
+    assert any(ends[a] < len(last.ops) - 1 for a in module.main.args if a.name.startswith("w"))

@@ -1,17 +1,18 @@
 """Which buffer lives from when to when: the one account that plan, memory planning and the simulator share.
 
 A view (facet `view`) shares its operand's buffer. What a start delivers lives from the start; its operands live until the wait.
-Values of an enclosing region that a loop's body reads count as read by the loop. Function results live to the end.
+Values of an enclosing region that a loop's body reads count as read by the loop. Function results live to the end, arguments too unless a
+result replaces them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dmlc.cost.model import type_bytes, view_operand
 from dmlc.ir.builder import TERMINATORS
-from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.core import Block, Function, Op, Value
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,24 @@ def block_liveness(block: Block, with_arguments: bool = True) -> BlockLiveness:
     arguments = list(block.args) if with_arguments else []
     last = block.last
     kept = list(last.operands) if last is not None and last.name in TERMINATORS else []
-    buffers = storages(nodes, arguments, [*kept, *arguments])
+    replaced = replaced_arguments(block)
+    buffers = storages(nodes, arguments, [*kept, *(a for a in arguments if a not in replaced)])
     ranges = live_ranges(buffers, list(range(len(ops))), release, max(len(ops) - 1, 0))
+    made = {r.storage.value: r.begin for r in ranges}
+    ranges = [replace(r, end=max(r.end, made.get(replaced[v], r.end))) if (v := r.storage.value) in replaced else r for r in ranges]
     return BlockLiveness(tuple(ops), tuple(ranges), tuple(region_bytes(op) for op in ops))
+
+
+def replaced_arguments(block: Block) -> dict[Value, Value]:
+    """Arguments of a function that a result updates, and the buffer that takes their place: the old one goes when the new one is there and
+    nobody reads it any more."""
+    owner = block.region.op if block.region is not None else None
+    if owner is None or owner.name != "func.func" or block.last is None or block.last.name not in TERMINATORS:
+        return {}
+    function = Function(owner)
+    by_name = {a.name: a for a in function.args}
+    found = {by_name[name]: root_of(v) for v, attrs in zip(function.results, function.result_attrs) if (name := attrs.get("dmlc.updates")) in by_name}
+    return {a: new for a, new in found.items() if new is not a}
 
 
 def region_bytes(op: Op) -> int:

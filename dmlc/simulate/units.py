@@ -19,7 +19,7 @@ from dmlc.ir.core import Block, Function, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.comm import base_name, is_collective, is_start, result_types_of
 from dmlc.simulate.choice import Choice, region_id
-from dmlc.simulate.liveness import LiveRange, Storage, live_ranges, outside_values, peak_bytes, storages
+from dmlc.simulate.liveness import LiveRange, Storage, live_ranges, outside_values, peak_bytes, replaced_arguments, storages
 
 COMPUTE = -1  # the stream of computation; collectives run on streams 0, 1, …
 
@@ -265,14 +265,14 @@ class UnitGraph:
         streams = tuple(dict.fromkeys(k.axes for n in self.nodes if (k := n.key) is not None))
         last = self.block.last
         kept = last.operands if last is not None and last.name in TERMINATORS else ()
-        arguments = list(self.block.args)
+        arguments, replaced = list(self.block.args), replaced_arguments(self.block)
         return Units(
             ids=tuple(self.nodes[m[0]].id for m in members),
             time=tuple(self._unit_cost(m).time for m in members),
             stream=tuple(self._stream(m, streams) for m in members),
             preds=tuple(tuple(sorted(place[p] for p in preds[u])) for u in order),
             streams=streams,
-            storages=tuple(storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *arguments])),
+            storages=tuple(storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *(a for a in arguments if a not in replaced)])),
             scratch=tuple(self._scratch(m) for m in members),
             nodes=tuple(map(tuple, members)),
         )
