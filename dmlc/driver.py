@@ -11,9 +11,10 @@ from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.weights import WeightStore
+from dmlc.passmanager.base import Pass
 from dmlc.passmanager.manager import Report
 from dmlc.record import plan_record as plan_record
-from dmlc.training import HELD, Training, batch_of, degrees_of, evaluation_form, freeze, mark_ranges, name_loss, pin_to, same_weights, unused_parameters
+from dmlc.training import HELD, Pin, Training, batch_of, degrees_of, evaluation_form, freeze, mark_ranges, name_loss, same_weights, unused_parameters
 
 USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
 
@@ -183,16 +184,15 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     loaded.imported = loaded.module.clone() if options.check and options.train is not None else None
     compiled = run_pipeline(loaded, options, progress)
     if loaded.evaluation is not None:
-        pin_to(compiled.module, loaded.evaluation.module)
         dump = options.dump / "evaluation" if options.dump is not None else None
         same = replace(options, plan=degrees_of(compiled.module) or options.plan, pipeline="evaluation", dump=dump)
-        compiled.evaluation = run_pipeline(loaded.evaluation, same, progress, "eval")
+        compiled.evaluation = run_pipeline(loaded.evaluation, same, progress, "eval", Pin(compiled.module))
         same_weights(compiled.module, compiled.evaluation.module)
     return compiled
 
 
-def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train") -> Compiled:
-    """One program through its pipeline: the one asked for, or the usual one of its mode."""
+def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train", before_plan: Pass | None = None) -> Compiled:
+    """One program through its pipeline: the one asked for, or the usual one of its mode, with one more pass before `plan` where one is given."""
     from dmlc.passmanager.context import Context
     from dmlc.passmanager.manager import PassManager
     from dmlc.passmanager.pipeline import parse_pipeline
@@ -202,6 +202,9 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     annotate(module, options, mode)
     context = Context(loaded.weights)
     passes = parse_pipeline(options.pipeline or USUAL[module.attrs.get("dmlc.mode")], PIPELINES)
+    if before_plan is not None:
+        at = next(i for i, p in enumerate(passes) if p.name == "plan")
+        passes = (*passes[:at], before_plan, *passes[at:])
     before = sum(1 for op in module.main.ops() if op is not module.main.return_op)
     if options.dump is not None:
         _save_weights(loaded, options.dump)

@@ -6,13 +6,15 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import BlockArgument, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.suggest import did_you_mean
+from dmlc.passmanager.base import Numerics, Pass
+from dmlc.passmanager.context import Context
 
 LOSSES = ("cross-entropy", "mse", "bce")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -162,16 +164,26 @@ def _listed(names: list[str]) -> str:
 # ---------------------------------------------------------------- the evaluation program
 
 
-def pin_to(program: Module, module: Module) -> None:
-    """Give an evaluation program, not yet compiled, the mesh of the compiled training `program`, and its arguments the places of the weights there."""
-    if program.mesh_op is not None:
-        mesh, first = program.mesh_op.clone(), module.body.first
-        assert first is not None
-        module.body.insert_before(first, mesh)
-    storage = {a.name: a.attrs["dmlc.storage"] for a in program.main.args if "dmlc.storage" in a.attrs and a.attrs.get("dmlc.role") in HELD}
-    for a in module.main.args:
-        if a.name in storage and a.attrs.get("dmlc.role") in HELD:
-            a.attrs["dmlc.storage"] = storage[a.name]
+@dataclass(frozen=True)
+class Pin(Pass):
+    """Gives an evaluation program, about to be planned, the mesh of the compiled training `program`, and its arguments the places of the
+    weights there (also of parts of weights, which earlier passes make)."""
+
+    program: Module
+    name: ClassVar[str] = "pin"
+    numerics: ClassVar[Numerics] = "exact"
+
+    def run(self, module: Module, context: Context) -> bool:
+        if self.program.mesh_op is not None:
+            mesh, first = self.program.mesh_op.clone(), module.body.first
+            assert first is not None
+            module.body.insert_before(first, mesh)
+        main = self.program.main
+        storage = {a.name: a.attrs["dmlc.storage"] for a in main.args if "dmlc.storage" in a.attrs and a.attrs.get("dmlc.role") in HELD}
+        for a in module.main.args:
+            if a.name in storage and a.attrs.get("dmlc.role") in HELD:
+                a.attrs["dmlc.storage"] = storage[a.name]
+        return True
 
 
 def degrees_of(program: Module) -> str:
