@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.location import DmlcError, Loc
 from dmlc.passmanager.check import relative_error, seeded_inputs
+from dmlc.pipelines import GLOBAL
 
 if TYPE_CHECKING:
     from dmlc.driver import Compiled
-    from dmlc.ir.core import Module
+    from dmlc.ir.core import BlockArgument, Module
 
-STEP = "canonicalize,cse,dce,unflatten,loss,autodiff,optimizer"  # the whole-batch step function of an imported program
 HYPERS = {"lr": 1e-2, "weight_decay": 1e-2, "max_norm": 1.0}
 TOLERANCE = {"fp32": 1e-6, "bf16": 5e-2}  # fp32: with every float as float64; bf16: as typed, and of the loss and the gradients' norm only
 DRAWN = ("dmlc.dropout", "dmlc.dropout_mask", "dmlc.random_uniform", "dmlc.random_normal")
@@ -50,10 +50,11 @@ def step_function(compiled: Compiled) -> Module:
     from dmlc.passmanager.pipeline import parse_pipeline
 
     assert compiled.loaded.imported is not None
+    text = ",".join((*GLOBAL, "autodiff", "optimizer"))
     module = compiled.loaded.imported.clone()
     for name in ("dmlc.mode", "dmlc.train", "dmlc.request", "dmlc.cluster"):
         module.attrs[name] = compiled.module.attrs[name]
-    PassManager(parse_pipeline(STEP, {})).run(module, Context(compiled.loaded.weights))
+    PassManager(parse_pipeline(text, {})).run(module, Context(compiled.loaded.weights))
     return module
 
 
@@ -90,13 +91,22 @@ def reference_step(compiled: Compiled, step: Module, inputs: dict[str, Any]) -> 
         made = TrainingStep(compiled.loaded.reference, compiled.module.attrs["dmlc.train"])
         numbers, by_name = made(inputs, **HYPERS)
         params = [a for a in compiled.module.main.args if a.attrs.get("dmlc.role") == "param"]
-        return numbers, {a.name: by_name[a.attrs["dmlc.names"][0]] for a in params}, "PyTorch in float64"
+        return numbers, {a.name: of_argument(a, by_name) for a in params}, "PyTorch in float64"
     from dmlc.interpret.train import Trainer
 
     trainer = Trainer(step, compiled.loaded.weights, promote="f64")
     before = {name: x.clone() for name, x in trainer.state.items()}
     numbers = trainer.step(inputs, **hypers(step))
     return numbers, {name: x - before[name] for name, x in trainer.state.items() if x.is_floating_point()}, "the whole-batch program in float64"
+
+
+def of_argument(arg: BlockArgument, by_name: dict[str, Any]) -> Any:
+    """The model's tensor that an argument stands for, or the part of one (`dmlc.part`)."""
+    part = arg.attrs.get("dmlc.part")
+    if part is None:
+        return by_name[arg.attrs["dmlc.names"][0]]
+    place = by_name[part["names"][0]].reshape(part["split"]).narrow(part["dim"], part["start"], part["stop"] - part["start"])
+    return place.reshape(tuple(arg.attrs.get("dmlc.global", arg.shape)))
 
 
 def agrees_with_eager(compiled: Compiled, step: Module) -> bool:
