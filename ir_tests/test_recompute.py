@@ -134,13 +134,13 @@ def test_near_the_best_subset_on_random_chains():
         for part in (0.7, 0.3):
             limit = int(least + (most - least) * part)
             best = brute_force(problem, limit)
-            found = recompute.search(problem, sets, limit)
-            ops = [op for o in found for op in o]
+            ops, quick = ([op for o in find(problem, sets, limit) for op in o] for find in (recompute.search, recompute.greedy))
             if best:
-                assert problem.memory(ops).peak <= limit, (seed, part)
-                ratios.append(problem.time(ops) / best)
+                assert len(sets) > recompute.EXACT or problem.time(ops) == best, (seed, part)
+                assert problem.memory(ops).peak <= limit and problem.memory(quick).peak <= limit
+                ratios.append(problem.time(quick) / best)
     assert len(ratios) > 8
-    assert max(ratios) <= 1.25 and sum(ratios) / len(ratios) <= 1.03
+    assert max(ratios) <= 2 and sum(ratios) / len(ratios) <= 1.1
 
 
 def test_what_the_text_marks_is_recomputed():
@@ -209,13 +209,13 @@ def test_a_working_copy_is_made_again_from_the_part():
 GLOBAL = "simplify,raise-composites,unflatten,canonicalize,cse,dce,loss,autodiff,optimizer,canonicalize,cse,dce,mixed-precision,plan"
 
 
-def zero3(mode: str) -> tuple[Module, object]:
+def zero3(mode: str, passes: str = f"{GLOBAL},recompute,partition,mask-elim,canonicalize,cse,dce") -> tuple[Module, object]:
     from dataclasses import replace
 
     from training_cases import OPTIMIZERS, driver, loaded, passed
 
     options = driver.Options(train=replace(OPTIMIZERS["adamw"], recompute=mode), plan="dp=2,zero=3", devices=2, microbatches=2)
-    return passed(loaded("transformer"), f"{GLOBAL},recompute,partition,mask-elim,canonicalize,cse,dce", options)
+    return passed(loaded("transformer"), passes, options)
 
 
 def test_a_transformer_under_zero_3_gathers_a_block_at_most_twice_a_microbatch():
@@ -232,9 +232,20 @@ def test_a_transformer_under_zero_3_gathers_a_block_at_most_twice_a_microbatch()
             assert max(gathered.values()) == 2 and tied <= 3
             assert len(gathered) == 27, "every parameter lies in parts"
         assert any("#re" in op.id for op in module.main.ops()) == (mode == "all")
+        check_predicted_peak(module, mode)
         runs.append(interpreted(module, weights, "transformer", 2, promote=torch.float64))
     assert runs[0][:2] == runs[1][:2]
     assert all((runs[0][2][k] == runs[1][2][k]).all() for k in runs[0][2])
+
+
+def check_predicted_peak(module: Module, mode: str) -> None:
+    """What recompute saw on the whole program, two passes before it was a rank's."""
+    from dmlc.simulate.step import simulate_step
+
+    placed = zero3(mode, GLOBAL)[0]
+    problem = problem_of(placed)
+    ops = [op for ops in problem.candidates(1)[:-1] for op in ops] if mode == "all" else []
+    assert problem.memory(ops).peak == pytest.approx(simulate_step(module, problem.cost).peak, rel=0.05)
 
 
 def source(value) -> str:

@@ -62,14 +62,19 @@ class Placed:
         return any(a in sequential for axes in sharding.dims for a in axes)
 
     def resident(self, function: Function) -> int:
-        """Bytes that lie there throughout a step: arguments (inputs of all microbatches), and accumulators where there are several."""
-        count = self.mesh.extent([a for a in self.mesh.order if a in self.mesh.axes.sequential])
-        total = sum(self.size(a) * (count if a.attrs.get("dmlc.role", "input") == "input" else 1) for a in function.args)
-        if count > 1:
-            for op in function.body:
-                if op.name == "dmlc.gradient":
-                    sharding = op.attrs.get("dmlc.accumulate") or self.natural[op.results[0]]
-                    total += self.bytes(op.results[0].tensor, sharding) * 4 // min(BYTES[op.results[0].dtype], 4)
+        """Bytes that lie there throughout a step: arguments, inputs of all microbatches."""
+        count = self.mesh.extent(self.mesh.axes.sequential)
+        return sum(self.size(a) * (count if a.attrs.get("dmlc.role", "input") == "input" else 1) for a in function.args)
+
+    def accumulators(self, function: Function) -> int:
+        """Bytes in which gradients are added up over microbatches (a program for one takes any number of them)."""
+        if not self.mesh.axes.sequential:
+            return 0
+        total = 0
+        for op in function.body:
+            if op.name == "dmlc.gradient":
+                type_ = op.results[0].tensor
+                total += self.bytes(type_, op.attrs.get("dmlc.accumulate") or self.natural[op.results[0]]) * max(4 // BYTES[type_.dtype], 1)
         return total
 
 
@@ -90,7 +95,7 @@ class MemoryModel:
     """
 
     def __init__(self, function: Function, placed: Placed):
-        self.placed, self.base = placed, placed.resident(function)
+        self.placed, self.base, self.accumulators = placed, placed.resident(function), placed.accumulators(function)
         self.kept = list(function.results)
         self.scratch = {op: region_bytes(op) for op in function.body if op.regions}
 
@@ -101,15 +106,16 @@ class MemoryModel:
         for key, at in last.items():
             if at < len(items):
                 freed[at].append(key)
-        alive = peak = self.base
+        alive = peak = self.base + self.accumulators
         where = excess = 0
+        complete = max((i for i, item in enumerate(items) if item.op is not None and item.op.name == "dmlc.gradient"), default=-1)
         for i, item in enumerate(items):
             alive += sum(size[k] for k in made[i])
             now = alive + self.scratch.get(item.op, 0)  # type: ignore[arg-type]
             excess += max(now - limit, 0)
             if now > peak:
                 peak, where = now, i
-            alive -= sum(size[k] for k in freed[i])
+            alive -= sum(size[k] for k in freed[i]) + (self.accumulators if i == complete else 0)
         begin = {k: i for i, keys in enumerate(made) for k in keys}
         return Memory(peak, where, excess, tuple(k[0] for k, b in begin.items() if b <= where <= last[k]))
 

@@ -8,6 +8,7 @@ last segment, whose backward pass begins at the peak, saves nothing. Random ops 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from dmlc.passes._segments import Step
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice
 
+EXACT = 6  # sets of which every subset is simulated
 TRIALS = 12  # segments simulated before one is taken
 WIDEST = 8  # most segments that are recomputed as one
 
@@ -144,6 +146,16 @@ def _all_but_last(problem: Problem) -> list[tuple[Op, ...]]:
 
 
 def search(problem: Problem, sets: Sequence[tuple[Op, ...]], limit: int) -> list[tuple[Op, ...]]:
+    """Sets to recompute: of a few the subset of least time that fits, of many what `greedy` finds."""
+    if len(sets) <= EXACT:
+        subsets = [s for n in range(len(sets) + 1) for s in itertools.combinations(sets, n)]
+        for subset in sorted(subsets, key=lambda s: _time(problem, s)):
+            if problem.memory(_flat(subset), limit).peak <= limit:
+                return list(subset)
+    return greedy(problem, sets, limit)
+
+
+def greedy(problem: Problem, sets: Sequence[tuple[Op, ...]], limit: int) -> list[tuple[Op, ...]]:
     """Sets to recompute so that the simulated peak is within `limit`, or as near as found: always the one that takes most bytes above the
     limit away a picosecond, then those that turn out not to be needed are dropped."""
     chosen: list[tuple[Op, ...]] = []
@@ -155,7 +167,24 @@ def search(problem: Problem, sets: Sequence[tuple[Op, ...]], limit: int) -> list
             break
         state, taken = max(better, key=lambda t: (min(state.excess - t[0].excess, state.excess) / max(problem.time(t[1]), 1), -sets.index(t[1])))
         chosen.append(taken)
-    return _pruned(problem, chosen, limit)
+    return _pruned(problem, _exchanged(problem, sets, _pruned(problem, chosen, limit), limit), limit)
+
+
+def _exchanged(problem: Problem, sets: Sequence[tuple[Op, ...]], chosen: Sequence[tuple[Op, ...]], limit: int) -> list[tuple[Op, ...]]:
+    """Each set, dearest first, given for the cheapest one that does as well; of sets that look alike only the first is tried."""
+    kept = list(chosen)
+    peak = max(problem.memory(_flat(kept), limit).peak, limit)
+    for ops in sorted(chosen, key=lambda ops: -problem.time(ops)):
+        unlike: dict[tuple[int, int], tuple[Op, ...]] = {}
+        for other in sets:
+            if other not in kept and problem.time(other) < problem.time(ops):
+                unlike.setdefault((problem.time(other), len(other)), other)
+        rest = [o for o in kept if o is not ops]
+        for other in [unlike[k] for k in sorted(unlike)][:TRIALS]:
+            if problem.memory(_flat([*rest, other]), limit).peak <= peak:
+                kept = [*rest, other]
+                break
+    return kept
 
 
 def _promising(problem: Problem, sets: Sequence[tuple[Op, ...]], chosen: Sequence[tuple[Op, ...]], state: Memory) -> list[tuple[Op, ...]]:

@@ -47,16 +47,17 @@ class TensorFusion(Pass):
     def run(self, module: Module, context: Context) -> bool:
         cost = CostModel(Cluster.of(module))
         choice = Choice.of(module, order=False)
+        memory = module.attrs.get("dmlc.request", {}).get("memory", 0)
         for _, block in regions_of(module.main):
-            choice = decide(UnitGraph(block, cost), choice, cost, self.max_bytes)
+            choice = decide(UnitGraph(block, cost), choice, cost, self.max_bytes, memory)
         return apply(module, choice)
 
 
 # ---------------------------------------------------------------- decision
 
 
-def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0) -> Choice:
-    """Adds buckets for the collectives of the graph's region that no given bucket holds."""
+def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0, memory: int = 0) -> Choice:
+    """Adds buckets for the collectives of the graph's region that no given bucket holds. `memory` in bytes (0: the device's)."""
     taken = {i for ids in choice.buckets for i in ids}
     keys: dict[CommKey, list[str]] = {}
     for node in graph.nodes:
@@ -65,7 +66,7 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
     keys = {key: ids for key, ids in keys.items() if len(ids) > 1}
     if not keys:
         return choice
-    trial = Trial(graph, choice, cost)
+    trial = Trial(graph, choice, cost, memory)
     for key, ids in keys.items():
         by_ready, by_need = (_whole(graph, trial.choice, buckets, max_bytes) for buckets in _proposals(graph, trial.choice, key, ids, cost, max_bytes))
         early = trial.offer(by_ready)
@@ -77,11 +78,11 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
 class Trial:
     """The best choice so far, by simulated time; one that needs more memory than there is must not need more than the first."""
 
-    def __init__(self, graph: UnitGraph, choice: Choice, cost: CostModel):
+    def __init__(self, graph: UnitGraph, choice: Choice, cost: CostModel, memory: int = 0):
         self.graph, self.choice, self.cost = graph, choice, cost
         units = graph.units(choice)
         self.time = price(units)
-        self.cap = max(cost.cluster.memory, self._peak(units))
+        self.cap = max(memory or cost.cluster.memory, self._peak(units))
 
     def offer(self, choice: Choice, gain: int = 0) -> bool:
         """Take `choice` if it has new buckets and is shorter by `gain` picoseconds at least."""
