@@ -15,11 +15,11 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,16 +179,27 @@ def work(settings: dict[str, Any]) -> int:
 # ---------------------------------------------------------------- from outside
 
 
-def compile_programs(folder: Path, more: Sequence[str]) -> str | None:
-    """The programs with and without communication; what went wrong, if anything did."""
-    for name, devices in (("whole", HOSTS), ("part", 1)):
-        source = f"dmlc.tools.bench_training:{name}"
-        command = [sys.executable, "-m", "dmlc", "compile", source, "--train", "--optimizer", "adamw", "--devices", str(devices), "--target", "cpu"]
-        command += ["--plan", f"dp={devices}", "--no-kernel-report", "-o", str(folder / name), *more]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            return (done.stderr or done.stdout).strip().splitlines()[-1]
-    return None
+def compile_program(name: str, hosts: int, gigabits: float, out: Path) -> None:
+    """What `dmlc compile dmlc.tools.bench_training:NAME --train --plan dp=HOSTS --target cpu` does, told how fast the link is."""
+    from dmlc import driver
+    from dmlc.cli.compile import kernels_of
+    from dmlc.cluster import Cluster
+    from dmlc.codegen.folder import Evaluation, write_folder
+    from dmlc.training import Training
+
+    options = driver.Options(hosts, f"dp={hosts}", target="cpu", train=Training(optimizer="adamw"))
+    loaded = driver.load(f"dmlc.tools.bench_training:{name}", options)
+    cluster = Cluster.named("cpu", hosts)
+    link = replace(cluster.links[-1], name="network", bandwidth=round(gigabits * 1e9 / 8), source="as set up")
+    evaluated = loaded.evaluation
+    assert evaluated is not None
+    for each in (loaded, evaluated):
+        each.module.attrs["dmlc.cluster"] = replace(cluster, links=(link,)).to_attr()
+    compiled = driver.compile_model(loaded, options)
+    assert compiled.evaluation is not None
+    evaluation = Evaluation(compiled.evaluation.module, kernels_of(compiled.evaluation))
+    weights, plan = driver.final_weights(compiled), driver.plan_record(compiled)
+    write_folder(compiled.module, out, weights, plan, name, kernels_of(compiled), None, {}, {}, True, evaluation)
 
 
 def run_at(gigabits: float, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -242,12 +253,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; one core a host, Gloo, float32 gradients", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {"pairs": options.pairs, "steps": options.steps, "buckets": options.buckets, "folder": "" if options.ddp_only else folder}
-        wrong = None if options.ddp_only else compile_programs(Path(folder), options.compile)
-        if wrong is not None:
-            print(f"dmlc compile failed: {wrong}", file=sys.stderr)
-            return 1
         results = {}
         for rate in options.rates:
+            for name, hosts in (("whole", HOSTS), ("part", 1)) if not options.ddp_only else ():
+                compile_program(name, hosts, rate, Path(folder) / name)
             results[rate] = run_at(rate, settings, options.seconds)
             print(report(rate, results[rate]), flush=True)
     if options.json:
@@ -262,7 +271,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")
     parser.add_argument("--buckets", type=int, nargs="+", default=BUCKETS_MB, metavar="MB", help="DDP's bucket sizes to choose from")
     parser.add_argument("--ddp-only", action="store_true", help="without the emitted program")
-    parser.add_argument("--compile", nargs="*", default=[], metavar="OPTION", help="more options for dmlc compile (after -- if they begin with a dash)")
     parser.add_argument("--size", choices=MODELS, default="", help="a small model shows in seconds that everything runs")
     parser.add_argument("--seconds", type=float, default=1800, help="time limit of one link speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
