@@ -152,7 +152,7 @@ class Partitioner:
             for step in steps:
                 if step.after not in versions.forms:
                     versions.forms[step.after] = self._step(local, step)
-                    if step.kind == "comm.all_gather" and _regathered(value):
+                    if step.kind == "comm.all_gather" and self.mesh.axes.sequential and _regathered(value):
                         versions.forms[step.after].op.attrs[SINK] = None  # type: ignore[union-attr]
                 local = versions.forms[step.after]
         return local
@@ -300,7 +300,7 @@ class Partitioner:
 
 
 def _regathered(value: Value) -> bool:
-    """Whether a parameter (or what a barrier makes of it) is gathered anew in every microbatch."""
-    while value.op is not None and value.op.name == "dmlc.barrier":
+    """Whether a parameter (or what a barrier or a cast makes of it) is gathered anew in every microbatch."""
+    while value.op is not None and value.op.name in ("dmlc.barrier", "dmlc.cast"):
         value = value.op.operands[0]
     return isinstance(value, BlockArgument) and value.attrs.get("dmlc.regather") == "per-microbatch"

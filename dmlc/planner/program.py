@@ -30,11 +30,13 @@ RELAXED = 10**3  # price of exceeding a hard bound by the whole, in multiples of
 @dataclass(frozen=True)
 class Bounds:
     """`share`: the most of the matrices' bytes and of the contractions' multiply-adds that a rank may have (None: no bound).
-    `memory`: the most bytes a rank may hold at once (0: no limit)."""
+    `memory`: the most bytes a rank may hold at once (0: no limit); without `kept` the values that a step makes are not counted, which a
+    recomputation may free."""
 
     share: float | None = None
     flops_share: float | None = None
     memory: int = 0
+    kept: bool = True
 
 
 @dataclass
@@ -208,8 +210,8 @@ class Program:
     def _memory_sums(self) -> list[list[tuple[int, float]]]:
         """Bytes a rank holds, one sum for each position where much is live."""
         held = [(y, self.copies.get(a, 1.0) * self.classes.count[a] * self.pricing.local_bytes(a.tensor, s)) for a, states in self.resting.items() for s, y in states.items()]
-        sums = []
-        for live in peak_points(self.function):
+        sums: list[list[tuple[int, float]]] = []
+        for live in peak_points(self.function) if self.bounds.kept else ():
             terms = list(held)
             for value, n in Counter(self.classes.value(v) for v in live).items():
                 for s, variables in self.source.get(value, {}).items():

@@ -20,7 +20,8 @@ SLACK = 0.10
 class Request:
     """`degrees` is None for an automatic plan, else {dp: 2, tp: 4}. `memory` in bytes a rank (0: the device's).
 
-    `zero` is the level of ZeRO (None: the plan's choice), `microbatches` their number in a training step (0: no training step).
+    `zero` is the level of ZeRO (None: the plan's choice), `microbatches` their number in a training step (0: no training step), `recompute`
+    whether values of its forward pass may be made again instead of kept.
     """
 
     devices: int = 1
@@ -29,6 +30,7 @@ class Request:
     slack: float = SLACK
     zero: int | None = None
     microbatches: int = 0
+    recompute: bool = False
 
     @classmethod
     def of(cls, module: Module) -> Request:
@@ -38,7 +40,8 @@ class Request:
         degrees = None if plan == "auto" else parse_plan(plan, devices, module.op.loc)
         zero = None if plan == "auto" else zero_of(plan)
         steps = attr.get("microbatches", 1) if module.attrs.get("dmlc.mode") in ("train", "eval") else 0
-        return cls(devices, degrees, attr.get("memory", 0), attr.get("slack", SLACK), zero, steps)
+        recompute = module.attrs.get("dmlc.mode") == "train" and module.attrs.get("dmlc.train", {}).get("recompute", "none") != "none"
+        return cls(devices, degrees, attr.get("memory", 0), attr.get("slack", SLACK), zero, steps, recompute)
 
     def degree(self, kind: str) -> int:
         return dict(self.degrees or ()).get(kind, 1)

@@ -45,19 +45,31 @@ class Planned:
 
 
 def decide(module: Module, request: Request, cost: CostModel) -> tuple[Planned, Planned | None]:
-    """The cheapest plan and the next one: over all divisions of the devices, or for the one asked for over all placements."""
+    """The cheapest plan and the next one: over all divisions of the devices, or for the one asked for over all placements.
+
+    Where no plan keeps all values in memory and recomputation is allowed, what a step makes is left to it.
+    """
+    try:
+        return _decide(module, request, cost, kept=True)
+    except TooLarge:
+        if not request.recompute:
+            raise
+    return _decide(module, request, cost, kept=False)
+
+
+def _decide(module: Module, request: Request, cost: CostModel, kept: bool) -> tuple[Planned, Planned | None]:
     function = module.main
     limit = request.memory or cost.cluster.memory
     if module.mesh_op is not None:
         mesh = Mesh.of(module)
-        return _within(function, mesh, cost, _bounds(request, mesh, limit, explicit=False), request.zero or 0)
+        return _within(function, mesh, cost, replace(_bounds(request, mesh, limit, explicit=False), kept=kept), request.zero or 0)
     if request.degrees is not None:
         mesh = _mesh(function, request, request.degree("dp"), request.degree("tp"))
-        return _within(function, mesh, cost, _bounds(request, mesh, limit, explicit=True), request.zero or 0)
+        return _within(function, mesh, cost, replace(_bounds(request, mesh, limit, explicit=True), kept=kept), request.zero or 0)
     meshes = [_mesh(function, request, d, t) for d, t in divisions(function, request.devices)]
-    solved = [p for mesh in meshes if (p := _lowest_zero(function, mesh, cost, limit)) is not None]
+    solved = [p for mesh in meshes if (p := _lowest_zero(function, mesh, cost, Bounds(memory=limit, kept=kept))) is not None]
     if not solved:
-        raise _too_large(function, meshes, cost, limit)
+        raise _too_large(function, meshes, cost, Bounds(memory=limit, kept=kept))
     solved.sort(key=lambda p: p.solution.objective)  # stable: most data parallel first among equals
     return solved[0], solved[1] if len(solved) > 1 else None
 
@@ -85,10 +97,10 @@ def batch_axes(mesh: Mesh) -> tuple[str, ...]:
     return tuple(a for a in mesh.order if a in ("micro", "data"))
 
 
-def _lowest_zero(function: Function, mesh: Mesh, cost: CostModel, limit: int) -> Planned | None:
+def _lowest_zero(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds) -> Planned | None:
     """The plan with the least ZeRO that fits."""
     levels = ZERO if "data" in mesh.sizes and any(True for _ in gradient_ops(function)) else ZERO[:1]
-    return next((p for zero in levels if (p := solve(function, mesh, cost, Bounds(memory=limit), zero)[0]) is not None), None)
+    return next((p for zero in levels if (p := solve(function, mesh, cost, bounds, zero)[0]) is not None), None)
 
 
 def _bounds(request: Request, mesh: Mesh, limit: int, explicit: bool) -> Bounds:
@@ -101,7 +113,7 @@ def _bounds(request: Request, mesh: Mesh, limit: int, explicit: bool) -> Bounds:
 def _within(function: Function, mesh: Mesh, cost: CostModel, bounds: Bounds, zero: int) -> tuple[Planned, Planned | None]:
     planned, program = solve(function, mesh, cost, bounds, zero)
     if planned is None:
-        raise _too_large(function, [mesh], cost, bounds.memory)
+        raise _too_large(function, [mesh], cost, bounds)
     second = program.solve([planned.solution.excluded]) if len(planned.solution.excluded) > 1 and planned.solution.variables < LARGE else None
     return planned, replace(planned, solution=second) if second is not None else None
 
@@ -148,10 +160,15 @@ def copies(function: Function, mesh: Mesh, zero: int) -> dict[BlockArgument, flo
     return {a: 0.0 if "dmlc.of" in a.attrs else held.get(a.name, 1.0) for a in function.args}
 
 
-def _too_large(function: Function, meshes: list[Mesh], cost: CostModel, limit: int) -> DmlcError:
+class TooLarge(DmlcError):
+    """No plan fits the memory."""
+
+
+def _too_large(function: Function, meshes: list[Mesh], cost: CostModel, bounds: Bounds) -> DmlcError:
     """No plan on these meshes fits: the error says by how much the smallest misses."""
     zero = ZERO[-1] if any(True for _ in gradient_ops(function)) else 0
-    least = [m for mesh in meshes if (m := programme(function, mesh, cost, Bounds(), zero).least_memory()) is not None]
-    if not least or min(least) <= limit:
-        return DmlcError("no plan was found for this program in the nodes that the solver may look at", function.op.loc, ("give the plan: --plan dp=…,tp=…",))
-    return infeasible(limit, min(least), function.op.loc)
+    least = [m for mesh in meshes if (m := programme(function, mesh, cost, Bounds(kept=bounds.kept), zero).least_memory()) is not None]
+    if not least or min(least) <= bounds.memory:
+        return TooLarge("no plan was found for this program in the nodes that the solver may look at", function.op.loc, ("give the plan: --plan dp=…,tp=…",))
+    wrong = infeasible(bounds.memory, min(least), function.op.loc)
+    return TooLarge(wrong.message, wrong.loc, wrong.notes)
