@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_cases import Run, difference, eager, emitted, interpreted, partitioned
+from training_cases import OPTIMIZERS, PARTITIONED, Run, difference, eager, emitted, interpreted, loaded, partitioned, passed
+
+from dmlc import driver
 
 torch.set_num_threads(1)
 STEPS = 20
@@ -35,10 +37,11 @@ def assert_close(got: Run, want: Run, loss: float, parameters: float) -> None:
 
 
 def test_what_the_steps_exercise() -> None:
-    """Every norm is clipped at some step and not at another; the loss falls; dropout and microbatches make a difference."""
+    """The gradients are clipped at some steps and not at others; the loss falls; dropout makes a difference."""
     losses, norms, _ = on_one_rank("transformer", "adamw", "f64")
     assert min(norms) < 0.6 < max(norms) and losses[-1] < losses[0] / 2
-    assert difference(interpreted(*partitioned("transformer", "dp=1", 1, 2), "transformer", 2, promote="f64", seed=1), tuple(x[:2] for x in (losses, norms)) + ({"words_weight": torch.zeros(11, 8)},))[0] > 1e-3  # type: ignore[arg-type]
+    other_seed = interpreted(*partitioned("transformer", "dp=1", 1, 2), "transformer", 1, promote="f64", seed=1)
+    assert abs(other_seed[0][0] - losses[0]) > 1e-3
 
 
 # ---------------------------------------------------------------- one rank and eager PyTorch
@@ -95,3 +98,12 @@ def test_other_batches_without_compiling_again(model: str, plan: str, samples: i
 def test_an_emitted_program_takes_other_batches(tmp_path: Path) -> None:
     assert_close(emitted("perceptron_plain", "dp=4,zero=2", 4, tmp_path / "a", 3, n=5, microbatches=1), eager("perceptron_plain", 3, n=5), 1e-5, 1e-4)
     assert_close(emitted("perceptron_plain", "dp=4,zero=2", 4, tmp_path / "b", 3, n=24, microbatches=3), eager("perceptron_plain", 3, n=24), 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("plan", ["dp=1", "dp=4", "dp=4,zero=2", "dp=4,zero=3", "dp=2,tp=2,zero=3"])
+def test_what_padding_holds_does_not_matter(plan: str) -> None:
+    """NaN in every padding, of a batch of 11 samples of 16, before any mask is left out."""
+    options = driver.Options(train=OPTIMIZERS["adamw"], plan=plan, devices=PLANS.get(plan, 1), microbatches=2)
+    module, weights = passed(loaded("transformer_plain"), PARTITIONED.partition(",mask-elim")[0], options)
+    found = interpreted(module, weights, "transformer_plain", 2, n=11, promote="f64", poison_pads=True)
+    assert_close(found, eager("transformer_plain", 2, n=11), 1e-10, 1e-8)
