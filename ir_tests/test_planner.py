@@ -19,7 +19,6 @@ from dmlc.ir.parser import parse_module
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of
 from dmlc.ops.place import share
-from dmlc.planner.search import decide, programme
 from dmlc.planner.batch import batch_of
 from dmlc.planner.candidates import Candidate
 from dmlc.planner.classes import Classes
@@ -27,6 +26,7 @@ from dmlc.planner.grains import grains_of
 from dmlc.planner.pricing import is_matrix
 from dmlc.planner.program import Bounds, Program, peak_points
 from dmlc.planner.request import Request, mesh_for
+from dmlc.planner.search import decide, programme
 
 
 def function_of(text: str) -> Function:

@@ -17,10 +17,11 @@ INDEX = TensorType((), "i64")
 
 def batch_size(function: Function, mesh: Mesh) -> int:
     """Samples of the whole batch: the size of the dims that the sequential axes split."""
-    sizes = {}
+    sizes: dict[int, str] = {}
     for arg in function.args:
         sharding = arg.attrs.get("dmlc.sharding")
-        for n, axes in zip(arg.shape, sharding.dims if sharding is not None else ()):
+        dims: tuple[tuple[str, ...], ...] = sharding.dims if sharding is not None else ()
+        for n, axes in zip(arg.shape, dims):
             if any(a in mesh.axes.sequential for a in axes):
                 sizes.setdefault(int(n), arg.name)
     if len(sizes) != 1:

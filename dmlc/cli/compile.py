@@ -123,10 +123,11 @@ def original_file(model: str) -> dict[str, bytes]:
     if not model.endswith(".onnx"):
         return {}
     import onnx
+    from onnx import checker
 
     try:
         return {"source.onnx": onnx.load(model).SerializeToString()}
-    except (ValueError, onnx.onnx_cpp2py_export.checker.ValidationError):  # protobuf's limit of 2 GB
+    except (ValueError, checker.ValidationError):  # protobuf's limit of 2 GB
         print("note: the model is too large for one file, so source.onnx is left out: trained weights come as a state dict only")
         return {}
 

@@ -37,7 +37,7 @@ def load_loss(source: str) -> Callable[[Any, Any], torch.Tensor]:
     if not callable(found):
         names = [n for n, v in vars(namespace).items() if callable(v) and not n.startswith("_")]
         raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
-    return found
+    return found  # type: ignore[reportReturnType]
 
 
 def with_loss(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], loss: Callable, class_dim: int, source: str) -> tuple[torch.nn.Module, dict[str, Any]]:
