@@ -253,6 +253,18 @@ def test_sharing_decisions_costs_next_to_nothing() -> None:
 # ---------------------------------------------------------------- grains, the second-best plan, the gap
 
 
+def test_weights_that_lie_somewhere_already_stay_there() -> None:
+    """Also among layers that look alike otherwise."""
+    module = parse_module(chain(*[64] * 13))
+    mesh = Mesh.make(model=2)
+    weights = module.main.args[1:]
+    for i, arg in enumerate(weights):
+        arg.attrs["dmlc.storage"] = mesh.sharding([("model",) if i % 3 == 0 else (), ()])
+    solution = programme(module.main, mesh, cost_of(2), Bounds()).solve()
+    assert solution is not None
+    assert [solution.storage[a] for a in weights] == [a.attrs["dmlc.storage"] for a in weights]
+
+
 def heads(count: int, size: int) -> str:
     width, split, turned = tensor(2, 16, count * size), tensor(2, 16, count, size), tensor(2, count, 16, size)
     return f"""func.func @main(%x: {width} {{dmlc.batch_dim = 0 : i64}}, %w: {tensor(count * size, count * size)} {{dmlc.role = "param"}}) -> {turned} {{

@@ -74,4 +74,4 @@ class Classes:
 
 
 def _argument(arg: BlockArgument) -> tuple[Hashable, ...]:
-    return (arg.type, arg.attrs.get("dmlc.role", "input"), arg.attrs.get("dmlc.batch_dim"))
+    return (arg.type, arg.attrs.get("dmlc.role", "input"), arg.attrs.get("dmlc.batch_dim"), arg.attrs.get("dmlc.storage"))
