@@ -45,6 +45,7 @@ WRONG = {
     "an optimizer without --train": ("--optimizer sgd", "--optimizer is for training: add --train"),
     "microbatches without --train": ("--microbatches 2", "--microbatches is for training"),
     "a flag without --train": ("--nesterov", "--nesterov is for training"),
+    "fp16 without --train": ("--precision fp16", "--precision fp16 is for training: add --train, or take bf16"),
     "misspelt loss": ("--train --loss cross-entrpy", "not 'cross-entrpy'; did you mean 'cross-entropy'?"),
     "misspelt optimizer": ("--train --optimizer adamv", "not 'adamv'; did you mean 'adam"),
     "misspelt option": ("--train --optimiser sgd", "unknown argument '--optimiser'; did you mean '--optimizer'?"),
@@ -124,3 +125,12 @@ def test_frozen_parameters_are_marked():
     assert [n for n, a in args.items() if "dmlc.frozen" in a.attrs] == ["a_weight", "a_bias"]
     args = {a.name: a for a in load("net.py:make", Options(train=Training(loss="mse"), trainable="weight")).module.main.args}
     assert [n for n, a in args.items() if "dmlc.frozen" in a.attrs] == ["a_bias", "b_bias"]
+
+
+def test_fp16_comes_with_a_dynamic_loss_scale() -> None:
+    def scale(text: str) -> str:
+        options = options_of(parser().parse(["net.py:make", "--train", "--loss", "mse", *text.split()]))
+        assert options.train is not None
+        return options.train.loss_scale
+
+    assert [scale(t) for t in ("--precision fp16", "--precision fp16 --loss-scale 128", "--precision bf16")] == ["dynamic", "128", "none"]

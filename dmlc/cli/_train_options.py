@@ -42,12 +42,16 @@ FIELDS = ("loss", "label_smoothing", "ignore", "class_dim", "optimizer", "moment
 
 
 def training_of(args: argparse.Namespace) -> Training | None:
-    """The training request, None without --train. Raises `DmlcError` for values and combinations that make no sense."""
+    """The training request, None without --train. fp16 comes with a dynamic loss scale unless another is asked for. Raises `DmlcError` for values and combinations that make no sense."""
     given = {name: value for name in (*FIELDS, "betas", "freeze", "microbatches") if (value := getattr(args, name)) is not None}
     if not args.train:
         if given:
             raise DmlcError(f"{_option(next(iter(given)))} is for training: add --train")
+        if args.precision == "fp16":
+            raise DmlcError("--precision fp16 is for training: add --train, or take bf16")
         return None
+    if args.precision == "fp16":
+        given.setdefault("loss_scale", "dynamic")  # small gradients vanish in fp16 without one
     refuse_mixed(given)
     if given.get("microbatches", 1) < 1:
         raise DmlcError(f"--microbatches must be at least 1, not {given['microbatches']}")

@@ -30,7 +30,7 @@ def parser() -> Parser:
     p.add_argument("--devices", type=int, default=1, metavar="N", help="how many devices (ranks); default 1")
     p.add_argument("--target", default="", metavar="NAME", help="device to plan for (h100, a100, cpu); default: the visible GPU, else h100")
     p.add_argument("--plan", default="auto", metavar="TEXT", help="auto, or degrees such as dp=2,tp=4")
-    p.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    p.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of products and convolutions; fp16 is for training")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="bind an open size of the model")
     p.add_argument("--shape", action="append", default=[], metavar="INPUT=AxBxC", help="bind all sizes of an input")
     p.add_argument("--batch-dim", action="append", default=[], metavar="INPUT:DIM", help="which dim of an input is the batch")

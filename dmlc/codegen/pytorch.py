@@ -19,7 +19,7 @@ from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
 
 INDENT = "    "
 
-TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}  # how far results may be from the original's, by the precision asked for
+TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 2e-2}  # how far results may be from the original's, by the precision asked for
 
 COLLECTIVE_ATTRS = {
     "comm.all_reduce": ("axes", "combiner"),
