@@ -34,7 +34,8 @@ def start_ranks(count, arguments):
 
 
 def torchrun_options(count, nodes):
-    """For this machine of `nodes`, by NODE_RANK, MASTER_ADDR, MASTER_PORT, JOB_ID and MAX_RESTARTS in the environment. The command puts `--`
+    """For this machine of `nodes`, by NODE_RANK, MASTER_ADDR, MASTER_PORT, LOCAL_ADDR (this machine's address, where the others cannot resolve
+    its name), JOB_ID and MAX_RESTARTS in the environment. The command puts `--`
     behind them, which keeps torchrun from reading the script's options as abbreviations of its own."""
     given = os.environ.get
     found = ["--nproc-per-node", str(count // nodes), "--max-restarts", given("MAX_RESTARTS", "0")]
@@ -44,5 +45,7 @@ def torchrun_options(count, nodes):
     if missing:
         raise SystemExit(f"NNODES={nodes} needs {' and '.join(missing)} too: the number of this machine, the address of the first")
     place = f"{given('MASTER_ADDR')}:{given('MASTER_PORT', '29500')}"
-    found += ["--nnodes", str(nodes), "--node-rank", given("NODE_RANK")]
+    # Machine 0 is told to be the host: torchrun would compare names, which fails where a machine does not know its own address.
+    found += ["--nnodes", str(nodes), "--rdzv-conf", f"is_host={int(int(given('NODE_RANK')) == 0)}"]
+    found += ["--local-addr", given("LOCAL_ADDR")] if "LOCAL_ADDR" in os.environ else []
     return [*found, "--rdzv-backend", "c10d", "--rdzv-id", given("JOB_ID", "dmlc"), "--rdzv-endpoint", place]
