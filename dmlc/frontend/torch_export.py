@@ -16,7 +16,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,7 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     loc = Loc(source)
     if not place:
         raise DmlcError("expected a .pt2 file, file.py:function or package.module:function", loc)
-    module = load_namespace(place, loc)
-    build = getattr(module, name, None)
-    if not callable(build):
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
+    build = load_function(place, name, loc)
     with users_code(source):
         made = build()
     made = made if isinstance(made, tuple) else (made,)
@@ -111,6 +107,16 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     parts: list[Any] = [*made, *[None] * (4 - len(made))]
     eager, args, kwargs, shapes = parts
     return eager, tuple(args) if isinstance(args, Sequence) else (args,), dict(kwargs or {}), shapes
+
+
+def load_function(place: str, name: str, loc: Loc) -> Callable[..., Any]:
+    """The function `name` of a file or package."""
+    namespace = load_namespace(place, loc)
+    found = getattr(namespace, name, None)
+    if not callable(found):
+        names = [n for n, v in vars(namespace).items() if callable(v) and not n.startswith("_")]
+        raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
+    return found
 
 
 def load_namespace(place: str, loc: Loc) -> Any:

@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch.export.graph_signature import InputKind, OutputKind
 
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
+from dmlc.frontend.draws import Draws
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
 from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder
@@ -27,7 +28,7 @@ ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "buffer", InputKind.CON
 BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
 
 
-class Importer:
+class Importer(Draws):
     """Walks a program's graph once. `symbols` binds its symbolic sizes to integers. To `train` it, its whole state becomes arguments."""
 
     def __init__(self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore, train: bool = False):
@@ -38,7 +39,6 @@ class Importer:
         self.env: dict[torch.fx.Node, Any] = {}
         self.targets: dict[torch.fx.Node, str] = {}  # placeholder -> the parameter's own name
         self._taken: set[str] = set()
-        self._streams = 0
 
     # ------------------------------------------------------------ sizes and types
 
@@ -78,19 +78,6 @@ class Importer:
             base = f"{stem}_{n}"
         self._taken.add(base)
         return base
-
-    def stream(self) -> int:
-        """A new stream of random numbers."""
-        self._streams += 1
-        return self._streams - 1
-
-    def seed_and_step(self) -> list[Value]:
-        """The arguments that random ops take: one seed, and the count of steps so far (i64 scalars)."""
-        found = {a.name: a for a in self.function.args}
-        for name in ("rng_seed", "rng_step"):
-            if name not in found:
-                found[name] = self.function.body.add_arg(TensorType((), "i64"), self.argument_name(name), {"dmlc.role": "seed"})
-        return [found["rng_seed"], found["rng_step"]]
 
     # ------------------------------------------------------------ arguments
 

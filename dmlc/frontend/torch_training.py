@@ -16,7 +16,6 @@ import torch.utils._pytree as pytree
 from dmlc.frontend.torch_graph import operator_name
 from dmlc.frontend.torch_reference import Reference, in_double
 from dmlc.ir.location import DmlcError, Loc
-from dmlc.ir.suggest import did_you_mean
 
 TARGET = "target"
 
@@ -26,18 +25,13 @@ TARGET = "target"
 
 def load_loss(source: str) -> Callable[[Any, Any], torch.Tensor]:
     """The function that `package.module:name` or `file.py:name` names: (the model's output, target) -> scalar."""
-    from dmlc.frontend.torch_export import load_namespace
+    from dmlc.frontend.torch_export import load_function
 
     place, _, name = source.rpartition(":")
     loc = Loc(source)
     if not place or not name:
         raise DmlcError("a loss is cross-entropy, mse, bce, or module:function", loc)
-    namespace = load_namespace(place, loc)
-    found = getattr(namespace, name, None)
-    if not callable(found):
-        names = [n for n, v in vars(namespace).items() if callable(v) and not n.startswith("_")]
-        raise DmlcError(f"{place} has no function '{name}'{did_you_mean(name, names)}", loc)
-    return found  # type: ignore[reportReturnType]
+    return load_function(place, name, loc)
 
 
 def with_loss(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], loss: Callable, class_dim: int, source: str) -> tuple[torch.nn.Module, dict[str, Any]]:

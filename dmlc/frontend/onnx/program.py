@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dmlc.frontend.draws import Draws
 from dmlc.frontend.onnx.values import Known, Weight
 from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder
@@ -22,14 +23,13 @@ MOVEMENTS = {"dmlc.reshape", "dmlc.transpose", "dmlc.slice", "dmlc.broadcast", "
 _ROLE_ORDER = ("param", "buffer", "const")  # the strongest of a weight's uses decides
 
 
-class Program:
+class Program(Draws):
     """`@main` and its arguments. Weights and constants become arguments when first used."""
 
     def __init__(self, trainable: str | None = None, mode: str = ""):
         self.module, self.store = Module(), WeightStore()
         self.mode = mode  # "train", "eval" (of a model that is trained) or "" (as the file says)
         self.updates: dict[BlockArgument, Value] = {}  # running statistics -> their new values
-        self._streams = 0
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
         self.loc: Loc = UNKNOWN  # given to new ops
@@ -93,19 +93,6 @@ class Program:
         if self.is_named_trainable(weight.name):
             return "param"
         return "const" if role == "param" else role
-
-    def seed_and_step(self) -> list[Value]:
-        """The arguments that random ops take: one seed, and the count of steps so far (i64 scalars)."""
-        found = {a.name: a for a in self.function.args}
-        for name in ("rng_seed", "rng_step"):
-            if name not in found:
-                found[name] = self.function.body.add_arg(TensorType((), "i64"), self.argument_name(name), {"dmlc.role": "seed"})
-        return [found["rng_seed"], found["rng_step"]]
-
-    def stream(self) -> int:
-        """A new stream of random numbers."""
-        self._streams += 1
-        return self._streams - 1
 
     def _stored(self, name: str, shape: Sequence[int], dtype: str, values: Any) -> BlockArgument:
         argument, type_ = self.argument_name(name), TensorType(tuple(shape), dtype)
