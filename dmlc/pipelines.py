@@ -15,20 +15,7 @@ SIMPLIFY = (
     "dce",
 )
 
-INFERENCE = (
-    *SIMPLIFY,
-    "fold-batch-norm",
-    "raise-composites",  # before unflatten: its patterns end where exporters flatten
-    "unflatten",
-    "unfuse-projections",
-    "canonicalize",  # raised and unflattened ops leave pairs of transposes and reshapes
-    "cse",
-    "dce",
-    "mixed-precision",  # nothing to do under fp32
-    "fold",  # casts of weights become recipes that the loader evaluates once
-    "dce",  # the weights as they were are arguments no longer, or plan would place them too
-    "plan",
-    "partition",
+PER_RANK = (
     "mask-elim",
     "canonicalize",
     "cse",
@@ -43,6 +30,23 @@ INFERENCE = (
     "outline-kernels",  # last: the passes above look into fused regions
 )
 
+INFERENCE = (
+    *SIMPLIFY,
+    "fold-batch-norm",
+    "raise-composites",  # before unflatten: its patterns end where exporters flatten
+    "unflatten",
+    "unfuse-projections",
+    "canonicalize",  # raised and unflattened ops leave pairs of transposes and reshapes
+    "cse",
+    "dce",
+    "mixed-precision",  # nothing to do under fp32
+    "fold",  # casts of weights become recipes that the loader evaluates once
+    "dce",  # the weights as they were are arguments no longer, or plan would place them too
+    "plan",
+    "partition",
+    *PER_RANK,
+)
+
 GLOBAL = (
     *SIMPLIFY,  # under training, fold reads constants only: parameters change
     "raise-composites",
@@ -52,21 +56,6 @@ GLOBAL = (
     "cse",
     "dce",
     "loss",
-)
-
-PER_RANK = (
-    "mask-elim",
-    "canonicalize",
-    "cse",
-    "dce",
-    "overlap-split",
-    "layout",
-    "fuse",
-    "tensor-fusion",
-    "tensor-partition",
-    "schedule",
-    "plan-memory",
-    "outline-kernels",
 )
 
 TRAINING = (
