@@ -16,6 +16,7 @@ from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition
+from dmlc.planner.batch import second_pass
 from dmlc.simulate.liveness import outside_values
 
 INDEX = TensorType((), "i64")
@@ -124,8 +125,7 @@ class _Former:
     def _check_cheap(loop: Loop) -> None:
         heavy = next((op for op in loop.body if definition(op).precision == "low"), None)
         if heavy is not None:
-            text = f"'{heavy.name}' would run twice a microbatch: a sum over the whole batch is made from it, and more is computed with that sum in every microbatch"
-            raise DmlcError(text, heavy.loc, ("make the loss a sum, or a mean, of what single samples give",))
+            raise second_pass(heavy)
 
     def _stages(self, loops: list[Loop]) -> dict[Op, int]:
         """Outside op -> the loop it comes before (the number of loops: after all of them), as late as its users allow."""

@@ -218,7 +218,7 @@ class DataPlaces:
                     self._complete.update(dict.fromkeys(op.results, heavy[v]) if v in heavy else {})
                 elif v in self._complete:
                     if split:
-                        raise self._second_pass(self._complete[v])
+                        raise second_pass(self._complete[v])
                     self._complete.update(dict.fromkeys(op.results, self._complete[v]))
             if split and definition(op).precision == "low":
                 behind = op
@@ -227,11 +227,12 @@ class DataPlaces:
     def _is_sum(self, value: Value) -> bool:
         return any(a in self.mesh.axes.sequential for a, _ in self.natural[value].unreduced)
 
-    @staticmethod
-    def _second_pass(op: Op) -> DmlcError:
-        text = f"'{op.name}' would run twice a microbatch: a sum over the whole batch is made from it, and more is computed with that sum in every microbatch"
-        return MixedBatch(text, op.loc, ("make the loss a sum, or a mean, of what single samples give",))
-
 
 class MixedBatch(DmlcError):
     """The batch cannot be cut into microbatches."""
+
+
+def second_pass(op: Op) -> MixedBatch:
+    """The error for a contraction behind a sum that the computation needs complete to go on."""
+    text = f"'{op.name}' would run twice a microbatch: a sum over the whole batch is made from it, and more is computed with that sum in every microbatch"
+    return MixedBatch(text, op.loc, ("make the loss a sum, or a mean, of what single samples give",))
