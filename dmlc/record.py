@@ -64,14 +64,13 @@ def versions() -> dict[str, str]:
 
 def training_record(compiled: Compiled) -> dict[str, Any]:
     """Of a training step: what was asked for, what a rank holds by its plan, what a step sends, which parameters stay as they are."""
-    from dmlc.cluster import Cluster
     from dmlc.cost import CostModel
     from dmlc.simulate.step import simulate_step
 
     module = compiled.module
     if "dmlc.spmd" not in module.attrs:
         return {}
-    step = simulate_step(module, CostModel(Cluster.of(module)))
+    step = simulate_step(module, CostModel.of(module))
     params = [a for a in module.main.args if a.attrs.get("dmlc.role") == "param"]
     return {
         "request": dict(module.attrs["dmlc.train"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import dmlc.ops  # noqa: F401
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.location import DmlcError
 from dmlc.ir.parser import parse_module
@@ -35,7 +34,7 @@ builtin.module attributes {{dmlc.spmd, dmlc.cluster = "h100"}} {{
 
 def graph_of(text: str) -> UnitGraph:
     module = parse_module(text)
-    return UnitGraph.of(module.main, CostModel(Cluster.of(module)))
+    return UnitGraph.of(module.main, CostModel.of(module))
 
 
 def test_at_least_four_buckets_and_equal_values():

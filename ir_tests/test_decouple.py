@@ -9,7 +9,6 @@ import torch
 from test_recompute import GLOBAL
 from training_cases import OPTIMIZERS, driver, interpreted, loaded, passed
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import BlockArgument, Module
 from dmlc.simulate.step import simulate_step
@@ -28,7 +27,7 @@ def test_gathers_move_to_the_start_and_are_hidden(zero, microbatches):
     runs, exposed = [], []
     for decouple in (False, True):
         module, weights = transformer(decouple, zero, microbatches)
-        report = simulate_step(module, CostModel(Cluster.of(module)))
+        report = simulate_step(module, CostModel.of(module))
         exposed.append(report.exposed)
         assert report.traffic["all_gather"].bytes == 2400, "the same traffic"
         check_gathers(module, decouple)

@@ -11,7 +11,6 @@ import torch
 from test_triton_codegen import agree, expected_of, run_kernels
 
 import dmlc.ops  # noqa: F401
-from dmlc.cluster import Cluster
 from dmlc.codegen.triton_source import kernel_functions
 from dmlc.cost import CostModel
 from dmlc.interpret.run import run
@@ -93,7 +92,7 @@ def test_meaning_order_and_text(seed: int):
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_choices_are_legal(seed: int):
     module = random_graph(seed)
-    cost = CostModel(Cluster.of(module))
+    cost = CostModel.of(module)
     graph = UnitGraph.of(module.main, cost)
     choice = decide(graph, Choice(), cost)
     assert graph.legal(choice) is None

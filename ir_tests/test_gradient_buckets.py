@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from training_programs import perceptron_step
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module
 from dmlc.ir.parser import parse_module
@@ -115,7 +114,7 @@ def test_the_pass_is_as_good_as_the_best_division():
     worst = 0.0
     for seed in range(10):
         module = backward(seed)
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         graph = UnitGraph.of(module.main, cost)
         ids = [n.id for n in graph.nodes if n.key is not None]
         options = [Choice(buckets=tuple(tuple(ids[a:b]) for a, b in d if b - a > 1)) for d in divisions(len(ids))]
@@ -150,7 +149,7 @@ def test_gathers_are_merged_by_when_they_are_needed():
 def test_memory_bounds_a_bucket():
     """What takes less time but more memory than there is is not taken."""
     module = backward(3)
-    cost = CostModel(Cluster.of(module))
+    cost = CostModel.of(module)
     graph = UnitGraph.of(module.main, cost)
     merged = Choice(buckets=(tuple(n.id for n in graph.nodes if n.key is not None),))
     units = graph.units(merged)
@@ -168,7 +167,7 @@ def test_a_peeled_step_reduces_while_it_runs_and_starts_in_order_of_readiness():
     for peel in (False, True):
         module = perceptron_step(layers=6, width=256, rows=64, count=4, peel=peel, ranks=4, device="cpu")
         PassManager(parse_pipeline("tensor-fusion,tensor-partition,schedule")).run(module, Context())
-        exposed[peel] = simulate_step(module, CostModel(Cluster.of(module))).exposed_share
+        exposed[peel] = simulate_step(module, CostModel.of(module)).exposed_share
         ops = list(module.main.body)
         starts = [op for op in ops if op.name in ("comm.all_reduce_start", "comm.all_reduce") and op.operands[0].tensor.rank == 2]
         made = [max(ops.index(v.op) for v in op.operands) for op in starts]
@@ -206,7 +205,7 @@ def test_a_large_tensor_is_cut_only_where_start_ups_are_cheap(alpha, cut):
     for passes in ("schedule", "tensor-partition,schedule"):
         module = large_and_urgent(alpha)
         PassManager(parse_pipeline(passes)).run(module, Context())
-        times.append(simulate_step(module, CostModel(Cluster.of(module))).time)
+        times.append(simulate_step(module, CostModel.of(module)).time)
     assert any(op.name == "dmlc.concat" for op in module.main.body) == cut
     assert times[1] < times[0] if cut else times[1] == times[0]
 

@@ -185,7 +185,7 @@ def module_with(text: str, devices: int, plan: str, **options) -> Module:
 
 def planned(text: str, devices: int, plan: str = "auto", **options):
     module = module_with(text, devices, plan, **options)
-    return decide(module, Request.of(module), CostModel(Cluster.of(module)))
+    return decide(module, Request.of(module), CostModel.of(module))
 
 
 def test_an_explicit_plan_bounds_each_ranks_share() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import dmlc.ops  # noqa: F401
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Module
 from dmlc.ir.parser import parse_module
@@ -123,7 +122,7 @@ def piece(name: str, number: int = 0) -> str:
 
 
 def cost_of(module: Module) -> CostModel:
-    return CostModel(Cluster.of(module))
+    return CostModel.of(module)
 
 
 def between(block: Block) -> list[list[str]]:

@@ -23,7 +23,7 @@ from dmlc.training import Training
 
 
 def report(module: Module) -> StepReport:
-    return simulate_step(module, CostModel(Cluster.of(module)))
+    return simulate_step(module, CostModel.of(module))
 
 
 def scheduled(module: Module) -> Module:
@@ -63,7 +63,7 @@ def test_a_program_without_loops_takes_what_the_engine_says() -> None:
     loop = next(op for op in module.main.ops() if op.name == "dmlc.microbatch")
     assert loop.attrs["count"] == 1
     unrolled(module.main.body)
-    found, engine = report(module), simulate_module(module, CostModel(Cluster.of(module)))
+    found, engine = report(module), simulate_module(module, CostModel.of(module))
     assert (found.time, found.computation, found.peak) == (engine.makespan, engine.busy["compute"], engine.peak)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
@@ -49,7 +48,7 @@ class Fuse(Pass):
     given: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         choice = Choice.of(module, order=False)
         for _, block in list(regions_of(module.main)):
             if not self.given:

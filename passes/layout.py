@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.cost.cost import transfer
 from dmlc.cost.model import type_bytes
@@ -38,7 +37,7 @@ class Layout(Pass):
     force: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost, choice = CostModel(Cluster.of(module)), Choice.of(module, order=False)
+        cost, choice = CostModel.of(module), Choice.of(module, order=False)
         for _, block in regions_of(module.main):
             graph = UnitGraph(block, cost)
             choice = decide(graph, choice, cost, self.force)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Function, Module, Op
@@ -40,7 +39,7 @@ class OverlapSplit(Pass):
     force: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost, choice = CostModel(Cluster.of(module)), Choice.of(module, order=False)
+        cost, choice = CostModel.of(module), Choice.of(module, order=False)
         looped: set[str] = set()
         for _, block in reversed(list(regions_of(module.main))):  # loops first: a peeled copy is cut as the loop is
             kinds = [kind for kind in candidates(block) if not any(_original(op) in looped for op in kind[0][0])]

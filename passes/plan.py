@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost.model import CostModel
 from dmlc.cost.reshard import reshard
 from dmlc.ir.attributes import AttrDict, Sharding
@@ -38,7 +37,7 @@ class Plan(Pass):
             context.remark(placed, "declined: the program is placed already")
             return False
         request = Request.of(module)
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         best, second = decide(module, request, cost)
         apply(module, best, second)
         explain(module, best, request, context)

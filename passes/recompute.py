@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Function, Module, Op
 from dmlc.passes._clones import Rewriting, is_clonable
@@ -37,7 +36,7 @@ class Recompute(Pass):
     requires = ("global",)
 
     def run(self, module: Module, context: Context) -> bool:
-        problem = Problem(module.main, CostModel(Cluster.of(module)))
+        problem = Problem(module.main, CostModel.of(module))
         if not problem.step.backward:
             context.remark(module.main.op, "declined: the program has no backward pass")
             return False
@@ -222,7 +221,7 @@ def _pruned(problem: Problem, chosen: Sequence[tuple[Op, ...]], limit: int) -> l
 
 def apply(module: Module, choice: Choice, problem: Problem | None = None) -> bool:
     """Mark what is recomputed (`dmlc.remat`), clone it for the backward pass, and put barriers before parameters that are gathered twice."""
-    problem = problem or Problem(module.main, CostModel(Cluster.of(module)))
+    problem = problem or Problem(module.main, CostModel.of(module))
     ops = problem.named(choice)
     marked = [op for op in ops if not op.attrs.get("dmlc.remat")]
     for op in marked:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.builder import TERMINATORS, Builder, IdPool
 from dmlc.ir.core import Block, Module, Op
@@ -37,7 +36,7 @@ class Schedule(Pass):
     effort: int = EFFORT
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         changed = False
         for function in module.functions:
             if function.op.attrs.get("sym_visibility") == "private":

@@ -45,7 +45,7 @@ class TensorFusion(Pass):
     max_bytes: int = 0
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         choice = Choice.of(module, order=False)
         memory = module.attrs.get("dmlc.request", {}).get("memory", 0)
         for _, block in regions_of(module.main):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dmlc.cluster import Cluster
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module, Op
 from dmlc.ops.comm import is_start
@@ -37,7 +36,7 @@ class TensorPartition(Pass):
     force: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
-        cost = CostModel(Cluster.of(module))
+        cost = CostModel.of(module)
         graph = UnitGraph.of(module.main, cost)
         choice = decide(graph, Choice.of(module, order=False), cost, self.chunks, self.force)
         for op in large(graph, cost):

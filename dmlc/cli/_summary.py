@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmlc.cluster import Cluster
 from dmlc.cost.model import CostModel, type_bytes
 from dmlc.ir.core import Module, Op
 from dmlc.ir.sharding import Mesh
@@ -78,7 +77,7 @@ def plan_text(attr: Any, mesh: Mesh, planned: bool = True) -> str:
 def collective_rows(module: Module, ops: list[Op]) -> list[tuple[str, str]]:
     comm = [op for op in ops if is_collective(op)]
     counts = Counter(base_name(op).split(".")[1] for op in comm)
-    cost = CostModel(Cluster.of(module))
+    cost = CostModel.of(module)
     sent = sum(cost.op(op).bytes for op in comm)
     text = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
     return [("collectives", text), ("sent by a rank", f"{sent:,} bytes a run")]

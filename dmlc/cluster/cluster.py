@@ -19,6 +19,12 @@ class Link:
 
     alpha      picoseconds a step of a ring takes whatever its size
     bandwidth  bytes a second and direction, for each rank
+    fabric     key of a measured table of collectives (`dmlc.cost`), "" for none
+    kind       "nvlink", "pcie", "network" or "memory"
+    backend    "nccl" or "gloo": whose algorithms run on it
+    shared     ranks that use one physical link (8 with one network adapter for 8 devices)
+    computing  percent of its speed that computation keeps while a collective runs here
+    moving     percent of its speed that a collective keeps while the device computes
     """
 
     name: str
@@ -26,9 +32,17 @@ class Link:
     alpha: int
     bandwidth: int
     source: str = "data sheet"
+    fabric: str = ""
+    kind: str = "network"
+    backend: str = "nccl"
+    shared: int = 1
+    computing: int = 100
+    moving: int = 100
 
     def to_attr(self) -> AttrDict:
-        return AttrDict(name=self.name, span=self.span, alpha=self.alpha, bandwidth=self.bandwidth, source=self.source)
+        known = AttrDict(name=self.name, span=self.span, alpha=self.alpha, bandwidth=self.bandwidth, source=self.source)
+        more = {key: value for key in ("fabric", "kind", "backend", "shared", "computing", "moving") if (value := getattr(self, key)) != getattr(Link, key)}
+        return AttrDict({**known, **more})
 
 
 MICROSECOND = 1_000_000
@@ -36,11 +50,11 @@ MICROSECOND = 1_000_000
 # NVLink bandwidths are of one direction; the network is one 400 Gb/s (h100 and later) or 200 Gb/s (a100) adapter a GPU. Alphas: NCCL's ring
 # latencies a hop (tuning.cc) and, for the cpu, Gloo over loopback.
 DEFAULT_LINKS: dict[str, tuple[Link, ...]] = {
-    "h100": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
-    "h200": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
-    "b200": (Link("nvlink", 8, 2 * MICROSECOND, 720 * GIGA), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
-    "a100": (Link("nvlink", 8, 3 * MICROSECOND, 230 * GIGA), Link("network", 0, 10 * MICROSECOND, 22 * GIGA)),
-    "cpu": (Link("loopback", 0, 60 * MICROSECOND, GIGA, "estimate"),),
+    "h100": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA, kind="nvlink"), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "h200": (Link("nvlink", 8, 2 * MICROSECOND, 360 * GIGA, kind="nvlink"), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "b200": (Link("nvlink", 8, 2 * MICROSECOND, 720 * GIGA, kind="nvlink"), Link("network", 0, 8 * MICROSECOND, 45 * GIGA)),
+    "a100": (Link("nvlink", 8, 3 * MICROSECOND, 230 * GIGA, kind="nvlink"), Link("network", 0, 10 * MICROSECOND, 22 * GIGA)),
+    "cpu": (Link("loopback", 0, 60 * MICROSECOND, GIGA, "estimate", kind="memory", backend="gloo"),),
 }
 
 

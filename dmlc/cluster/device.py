@@ -25,6 +25,10 @@ class Device:
     bandwidth  bytes a second to memory
     launch     picoseconds that one more kernel costs
     source     where the figures come from
+    kind       "gpu": the host runs ahead and queues kernels; "cpu": the host is the device and runs one op after the other
+    units      streaming multiprocessors or compute units that share out a kernel's tiles (0: not known)
+    cache      bytes of the last level of cache (0: not known)
+    watts      power at full load (0: not known)
     """
 
     name: str
@@ -33,13 +37,19 @@ class Device:
     bandwidth: int
     launch: int
     source: str
+    kind: str = "gpu"
+    units: int = 0
+    cache: int = 0
+    watts: int = 0
 
     def rate(self, dtype: str) -> int:
         """Operations a second in `dtype`; a type the sheet does not list runs at the float32 rate."""
         return self.peak.get(dtype, self.peak["f32"])
 
     def to_attr(self) -> AttrDict:
-        return AttrDict(name=self.name, peak=self.peak, memory=self.memory, bandwidth=self.bandwidth, launch=self.launch, source=self.source)
+        known = AttrDict(name=self.name, peak=self.peak, memory=self.memory, bandwidth=self.bandwidth, launch=self.launch, source=self.source)
+        more = {key: value for key in ("kind", "units", "cache", "watts") if (value := getattr(self, key)) != getattr(Device, key)}
+        return AttrDict({**known, **more})
 
 
 def _gpu(name: str, f64: int, f32: int, half: int, fp8: int, memory: int, bandwidth: int) -> Device:
@@ -56,7 +66,7 @@ DEVICES: dict[str, Device] = {
         _gpu("h200", 67_000, 67_000, 989_000, 1_979_000, memory=141, bandwidth=4800),
         _gpu("b200", 40_000, 80_000, 2_250_000, 4_500_000, memory=192, bandwidth=8000),
         _gpu("a100", 19_500, 19_500, 312_000, 312_000, memory=80, bandwidth=2039),
-        Device("cpu", AttrDict(f64=20 * GIGA, f32=40 * GIGA, bf16=40 * GIGA), 8 * GIGA, 10 * GIGA, 5_000_000, "estimate"),
+        Device("cpu", AttrDict(f64=20 * GIGA, f32=40 * GIGA, bf16=40 * GIGA), 8 * GIGA, 10 * GIGA, 5_000_000, "estimate", kind="cpu"),
     )
 }
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from dmlc.cluster import Cluster, Link
 from dmlc.cost.cost import Cost, transfer
+from dmlc.cost.measured import Measurements
 from dmlc.ir import registry
-from dmlc.ir.core import Op, Value
+from dmlc.ir.core import Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType, TensorType, Type
@@ -46,10 +47,15 @@ def view_operand(op: Op) -> int | None:
 class CostModel:
     """Prices on one cluster. All sizes are a rank's own (local)."""
 
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, measured: Measurements | None = None):
+        self.cluster, self.measured = cluster, measured
         self._links: dict[tuple[Mesh, tuple[str, ...]], Link] = {}
         self._ops: dict[tuple, Cost] = {}
+
+    @classmethod
+    def of(cls, module: Module) -> CostModel:
+        """The prices that the module's text asks for: its cluster, and the measurements it names."""
+        return cls(Cluster.of(module), Measurements.of(module))
 
     # -------------------------------------------------- computation
 
