@@ -19,10 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dmlc.tools.folders import Folder, cluster_of, compile_folder, training_step
 from dmlc.tools.virtual_cluster import VirtualCluster, why_not
 
 HOSTS = 2
@@ -73,36 +73,10 @@ def ddp_step(bucket_mb: int | None) -> Callable[[], float]:
     return step
 
 
-def emitted_step(folder: Path, hosts: int) -> Callable[[], float]:
-    """The same with the program in `folder`, through the folder's own modules."""
-    import torch
-
-    sys.path.insert(0, str(folder))
-    for name in ("table", "runtime", "kernels", "model", "state", "data", "checkpoint"):  # another folder's may be loaded
-        sys.modules.pop(name, None)
-    import data  # type: ignore[import-not-found]
-    import model as program  # type: ignore[import-not-found]
-    import runtime  # type: ignore[import-not-found]
-    import state as states  # type: ignore[import-not-found]
-    import table  # type: ignore[import-not-found]
-
-    sys.path.remove(str(folder))
-    device = torch.device("cpu")
-    mesh = runtime.Mesh(table.MESH)
-    state, compiled = states.State(table, mesh, device), program.Program(mesh, device)
-    rows = data.input_rows(table)
-    layout = data.Layout(rows, mesh)
-    batch, count = hosts * ROWS, layout.microbatches
+def emitted_step(path: Path, hosts: int) -> Callable[[], float]:
+    """The same with the program in `path`, through the folder's own modules."""
     _, args = whole() if hosts > 1 else part()
-    samples = {i: tuple(x[i] for x in args) for i in layout.needed(count, batch)}
-    inputs = layout.tensors(samples, count, batch)
-    state.set(lr=RATE, weight_decay=DECAY, max_norm=float("inf"), rng_seed=0, batch_size=batch, microbatches=count)
-
-    def step() -> float:
-        with torch.no_grad():
-            return float(state.update(compiled(state.values, inputs))["loss"])
-
-    return step
+    return training_step(Folder.load(path), lambda i: tuple(x[i] for x in args))
 
 
 def block(step: Callable[[], float], steps: int) -> float:
@@ -181,25 +155,7 @@ def work(settings: dict[str, Any]) -> int:
 
 def compile_program(name: str, hosts: int, gigabits: float, out: Path) -> None:
     """What `dmlc compile dmlc.tools.bench_training:NAME --train --plan dp=HOSTS --target cpu` does, told how fast the link is."""
-    from dmlc import driver
-    from dmlc.cli.compile import kernels_of
-    from dmlc.cluster import Cluster
-    from dmlc.codegen.folder import Evaluation, write_folder
-    from dmlc.training import Training
-
-    options = driver.Options(hosts, f"dp={hosts}", target="cpu", train=Training(optimizer="adamw"))
-    loaded = driver.load(f"dmlc.tools.bench_training:{name}", options)
-    cluster = Cluster.named("cpu", hosts)
-    link = replace(cluster.links[-1], name="network", bandwidth=round(gigabits * 1e9 / 8), source="as set up")
-    evaluated = loaded.evaluation
-    assert evaluated is not None
-    for each in (loaded, evaluated):
-        each.module.attrs["dmlc.cluster"] = replace(cluster, links=(link,)).to_attr()
-    compiled = driver.compile_model(loaded, options)
-    assert compiled.evaluation is not None
-    evaluation = Evaluation(compiled.evaluation.module, kernels_of(compiled.evaluation))
-    weights, plan = driver.final_weights(compiled), driver.plan_record(compiled)
-    write_folder(compiled.module, out, weights, plan, name, kernels_of(compiled), None, {}, {}, True, evaluation)
+    compile_folder(f"dmlc.tools.bench_training:{name}", out, hosts, f"dp={hosts}", cluster_of(hosts, gigabits), train=True)
 
 
 def run_at(gigabits: float, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
