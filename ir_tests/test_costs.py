@@ -60,7 +60,7 @@ def test_laws_of_collectives(device, kind):
 
 def test_an_unknown_collective_has_no_price():
     with pytest.raises(DmlcError, match="no cost is known"):
-        CostModel(Cluster.named("cpu")).collective("broadcast", 1, (), Mesh.make())
+        CostModel(Cluster.named("cpu")).collective("gossip", 1, (), Mesh.make())
 
 
 def op_cost(text: str, device: str = "h100") -> Cost:

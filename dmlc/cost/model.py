@@ -21,7 +21,8 @@ from dmlc.ir.types import FutureType, TensorType, Type
 from dmlc.ops.base import flops_of, index_of, own_attrs
 
 EFFICIENCY = 70  # percent of the sheet's rates that real kernels reach
-STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "send": 0, "recv": 0}
+STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1, "send": 0, "recv": 0}
+HOST_ISSUE = 6_000_000  # picoseconds in which eager PyTorch issues one op to a gpu
 
 
 def type_bytes(type_: Type) -> int:
@@ -51,6 +52,7 @@ class CostModel:
         self.cluster, self.measured = cluster, measured
         self._links: dict[tuple[Mesh, tuple[str, ...]], Link] = {}
         self._ops: dict[tuple, Cost] = {}
+        self.defaults: dict[str, int] = {}  # ops priced for want of anything better: kind -> how many different ones
 
     @classmethod
     def of(cls, module: Module) -> CostModel:
@@ -70,8 +72,14 @@ class CostModel:
             return Cost()
         key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])))
         if op.regions or key not in self._ops:
-            self._ops[key] = self.group([op], op.operands, op.results)
+            self._ops[key] = found = self.group([op], op.operands, op.results)
+            if found.source == "default":
+                self.defaults[op.name] = self.defaults.get(op.name, 0) + 1
         return self._ops[key]
+
+    def host(self, op: Op) -> int:
+        """Picoseconds in which the host issues `op` to the device; 0 where the host is the device."""
+        return 0 if self.cluster.device.kind == "cpu" else HOST_ISSUE
 
     def group(self, ops: Sequence[Op], reads: Iterable[Value], writes: Iterable[Value]) -> Cost:
         """Ops in one kernel that reads and writes the given values."""
@@ -131,6 +139,15 @@ class CostModel:
         sent = -(-bytes * (ranks - 1) * rounds // ranks) if rounds else bytes
         latency = max(1, rounds * (ranks - 1)) * link.alpha + self.cluster.device.launch
         return Cost(latency + transfer(sent, link.bandwidth), sent, 0, "model")
+
+    def slow_down(self, axes: Sequence[str], mesh: Mesh) -> tuple[int, int]:
+        """Percent of its speed that computation keeps while a collective over `axes` moves, and that the collective keeps while it does."""
+        link = self._link(mesh, tuple(axes))
+        return link.computing, link.moving
+
+    def link_index(self, axes: Sequence[str], mesh: Mesh) -> int:
+        """A number for the physical link that collectives over `axes` take: equal for those that share one."""
+        return self.cluster.links.index(self._link(mesh, tuple(axes)))
 
     def _link(self, mesh: Mesh, axes: tuple[str, ...]) -> Link:
         if (mesh, axes) not in self._links:
