@@ -1,0 +1,45 @@
+"""Which row of a trace an op is on, and under which name: what a simulated step and a measured one are joined by."""
+
+from __future__ import annotations
+
+from dmlc.cost.model import view_operand
+from dmlc.ir import registry
+from dmlc.ir.builder import TERMINATORS
+from dmlc.ir.core import Op
+from dmlc.ops.comm import base_name
+
+COMPUTE_ROW = "compute"
+
+
+def axes_of(op: Op) -> tuple[str, ...]:
+    """Mesh axes that a collective or a message runs along."""
+    return tuple(op.attrs.get("axes") or (op.attrs["axis"],))
+
+
+def is_traffic(op: Op) -> bool:
+    """Whether the op moves data between ranks: a collective, its start, a message; not a wait."""
+    return op.dialect == "comm" and base_name(op) not in ("comm.wait", "comm.axis_index")
+
+
+def stream_row(axes: tuple[str, ...]) -> str:
+    return f"comm {','.join(axes)}"
+
+
+def row_of(op: Op) -> str:
+    """"compute", or "comm data" for traffic along the axis `data`."""
+    return stream_row(axes_of(op)) if is_traffic(op) else COMPUTE_ROW
+
+
+def name_of(op: Op) -> str:
+    """The name the model gave it, else the op's kind."""
+    return op.attrs.get("dmlc.name") or op.name
+
+
+def is_shown(op: Op) -> bool:
+    """Whether each run of the op is an event: no view, no op that only names values, and no loop or branch (what is inside is shown)."""
+    if op.name == "comm.wait" or is_traffic(op):
+        return True
+    if op.name in TERMINATORS or (op.regions and op.name != "kernel.fused"):
+        return False
+    definition = registry.lookup(op.name)
+    return op.name == "kernel.fused" or (view_operand(op) is None and (definition is None or definition.cost != "free"))
