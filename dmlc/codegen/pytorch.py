@@ -68,6 +68,7 @@ class Writer:
         self.lines: list[str] = []
         self.depth = 2
         self.dead: dict[Op, list[Value]] = {}
+        self.placed: dict[int, Op] = {}  # index of a line -> the op it is the first line of
 
     def line(self, text: str, comment: str = "") -> None:
         body = f"{INDENT * self.depth}{text}"
@@ -81,7 +82,10 @@ class Writer:
         for op in block:
             if op is block.last:
                 return finish(op)
+            first = len(self.lines)
             self.op(op)
+            if len(self.lines) > first:
+                self.placed[first] = op
             gone = [self.names[v] for v in last.get(op, [])]
             for arg, new in (replaced or {}).get(op, ()):
                 self.line(f"weights[{arg.name!r}] = {self.names[new]}")
@@ -239,6 +243,11 @@ SPECIAL: dict[str, Callable[[Writer, Op], None]] = {
 
 def emit_model(module: Module, title: str, kernels: str = "kernels") -> str:
     """Text of `model.py` for a per-rank module; `kernels` is the file with its fused kernels. Raises `DmlcError` naming an op that has no PyTorch form."""
+    return emit_with_lines(module, title, kernels)[0]
+
+
+def emit_with_lines(module: Module, title: str, kernels: str = "kernels") -> tuple[str, dict[int, Op]]:
+    """`emit_model`'s text, and line number (from 1) -> the op that begins there."""
     w = Writer(module)
     function = module.main
     fused = next((op for op in function.ops() if op.name == "kernel.fused"), None)
@@ -257,4 +266,6 @@ def emit_model(module: Module, title: str, kernels: str = "kernels") -> str:
     calls = any(op.name == "kernel.call" for op in function.ops())
     kernels = f"\nimport {kernels}\n" if kernels == "kernels" else f"\nimport {kernels} as kernels\n"
     replaces = REPLACES if any("dmlc.updates" in attrs for attrs in function.result_attrs) else ""
-    return HEAD.format(title=title, kernels=kernels if calls else "", replaces=replaces) + "\n".join(w.lines) + "\n"
+    head = HEAD.format(title=title, kernels=kernels if calls else "", replaces=replaces)
+    above = head.count("\n") + 1
+    return head + "\n".join(w.lines) + "\n", {above + i: op for i, op in w.placed.items()}
