@@ -17,17 +17,15 @@ from dataclasses import dataclass
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
-from dmlc.ops.base import definition
-from dmlc.ops.iteration import Space, facts_of, iteration_space, primitives_in
-from dmlc.ops.kernel import in_kernel, is_free
+from dmlc.ops.iteration import facts_of
+from dmlc.ops.kernel import is_free
 from dmlc.passes._gather import gather
+from dmlc.passes._kernels import Kernels, Limits, fits, with_free
 from dmlc.passes._quotient import Quotient, Unit, is_constant, root
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.choice import regions_of
 
-KEPT_COLUMNS = 8192  # a wider row does not stay in registers: the kernel reads it once for every reduction in a row
-FEWEST_ROWS = 32  # fewer of such rows leave most of a device idle
 NEEDS_ITSELF = "what stands between them cannot be in the kernel"  # no choice, so no remark
 SMALL = 8  # an op may wait for a collective it does not need if its result is this many times smaller than what reads it
 
@@ -47,6 +45,10 @@ class Fuse(Pass):
     max_inputs: int = 24
     given: bool = False
 
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_ops, self.min_ops, self.max_inputs)
+
     def run(self, module: Module, context: Context) -> bool:
         cost = CostModel.of(module)
         choice = Choice.of(module, order=False)
@@ -58,7 +60,7 @@ class Fuse(Pass):
 
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, limits: Fuse | None = None, context: Context | None = None) -> Choice:
     """`choice` with groups for the graph's block added to those it has."""
-    search = _Search(graph.block, cost, limits or Fuse())
+    search = _Search(graph.block, cost, (limits or Fuse()).limits)
     taken = {i for ids in choice.groups for i in ids}
     search.fixed.update(op for op in graph.block if op.id in taken)
     by_id = {op.id: op for op in graph.block}
@@ -87,20 +89,13 @@ def _unite(quotient: Quotient, ids: Sequence[str], by_id: dict[str, Op]) -> Unit
     return unit
 
 
-def fits(op: Op) -> bool:
-    """Whether an op may be in a kernel at all: Triton text, followable dims, no effect (random ops count elements and have none), and not a rank's own small integer arithmetic."""
-    if definition(op).effects not in ("", "random") or not in_kernel(op) or is_free(op):
-        return False
-    numbers = all(r.tensor.rank == 0 and not r.tensor.is_float for r in op.results)
-    return not numbers and facts_of(op) is not None
-
-
 class _Search:
     """Greedy merging in one block."""
 
-    def __init__(self, block: Block, cost: CostModel, limits: Fuse):
-        self.block, self.cost, self.limits = block, cost, limits
+    def __init__(self, block: Block, cost: CostModel, limits: Limits):
+        self.block = block
         self.quotient = Quotient(block)
+        self.kernels = Kernels(self.quotient, cost, limits)
         self.able = {op: fits(op) for op in block}
         self.fixed: set[Op] = set()
         self.refused: dict[tuple[Unit, int, Unit, int], str] = {}
@@ -121,10 +116,7 @@ class _Search:
         return [sorted([*ops, *_between(ops)], key=self.quotient.number.__getitem__) for ops in found]
 
     def _worth(self, unit: Unit) -> bool:
-        ops = unit.ops
-        if not self._open(unit) or sum(map(primitives_in, ops)) < self.limits.min_ops or not self.quotient.inputs(ops):
-            return False
-        return isinstance(self._space(ops), Space)
+        return self._open(unit) and self.kernels.is_worth(unit.ops)
 
     # -------------------------------------------------- candidates
 
@@ -170,19 +162,18 @@ class _Search:
     def _objection(self, a: Unit, b: Unit, later: dict[Unit, None]) -> str:
         """Why a and b stay apart; "" when they may merge."""
         ops = sorted([*a.ops, *b.ops], key=self.quotient.number.__getitem__)
-        if sum(map(primitives_in, ops)) > self.limits.max_ops:
-            return f"the kernel would have more than {self.limits.max_ops} ops"
-        if len(self.quotient.inputs(ops)) + len(self.quotient.escaping(ops)) > self.limits.max_inputs:
-            return f"the kernel would read and write more than {self.limits.max_inputs} tensors"
+        large = self.kernels.too_large(ops)
+        if large:
+            return large
         delayed = next((u for u in [*later, *a.succs] if u.communicates and u not in b.succs), None)
         if delayed is not None:
             return f"'{delayed.ops[0].name}' would start later"
         if a.waits != b.waits and not self._may_wait(a, b):
             return "the first op would wait for a collective that only the second needs"
-        space = self._space(ops)
+        space = self.kernels.space(ops)
         if isinstance(space, str):
             return space
-        return "" if self._time(ops) < self._unit_time(a) + self._unit_time(b) else "the kernel would read wide rows too often"
+        return "" if self.kernels.time(ops, space) < self._unit_time(a) + self._unit_time(b) else "the kernel would read wide rows too often"
 
     def _may_wait(self, a: Unit, b: Unit) -> bool:
         """What only b reads, and is small; in an update also what is made element by element from no more bytes than it is, since the kernel
@@ -197,26 +188,11 @@ class _Search:
         numbers = 8 * SMALL  # bytes of scalars, which a kernel reads at once
         return sum(v.tensor.bytes for v in self.quotient.inputs(a.ops)) <= sum(v.tensor.bytes for v in self.quotient.escaping(a.ops)) + numbers
 
-    def _space(self, ops: Sequence[Op]) -> Space | str:
-        space = iteration_space(list(with_free(ops)), self.quotient.escaping(ops))
-        if isinstance(space, Space) and space.columns and space.width > KEPT_COLUMNS and space.rows < FEWEST_ROWS:
-            return f"{space.rows} rows are too few for a kernel that takes a row at a time"
-        return space
-
     def _unit_time(self, unit: Unit) -> int:
         key = (unit, len(unit.ops))
         if key not in self.times:
-            self.times[key] = self._time(unit.ops)
+            self.times[key] = self.kernels.time(unit.ops)
         return self.times[key]
-
-    def _time(self, ops: Sequence[Op]) -> int:
-        """Picoseconds of one kernel; a wide row is read again after every reduction."""
-        space = self._space(ops)
-        reductions = sum(len(facts.reduced) for op in ops if (facts := facts_of(op)) is not None)
-        loops = 1 + min(reductions, 2) if isinstance(space, Space) and space.width > KEPT_COLUMNS else 1
-        reads, writes = self.quotient.inputs(ops), self.quotient.escaping(ops)
-        again = [Value(v.type) for v in reads for _ in range(loops - 1) if v.tensor.numel > space.rows] if isinstance(space, Space) else []
-        return self.cost.group(ops, [*reads, *again], writes).time
 
     # -------------------------------------------------- reasons
 
@@ -227,24 +203,6 @@ class _Search:
             reason = self.refused.get((first, len(first.ops), second, len(second.ops)))
             if first is not second and reason and reason != NEEDS_ITSELF:
                 context.remark(b, f"'{b.name}' is not fused with '{a.name}' [{a.id}]: {reason}")
-
-
-def with_free(ops: Sequence[Op]) -> Iterator[Op]:
-    """The ops of a kernel in order with the free ops they read before them."""
-    seen: set[Op] = set()
-
-    def visit(value: Value) -> Iterator[Op]:
-        op = value.op
-        if op is not None and is_free(op) and op not in seen:
-            seen.add(op)
-            for operand in op.operands:
-                yield from visit(operand)
-            yield op
-
-    for op in ops:
-        for value in op.operands:
-            yield from visit(value)
-        yield op
 
 
 def _between(ops: Sequence[Op]) -> list[Op]:
