@@ -1,26 +1,22 @@
-"""Accelerators: peak rates, memory, bandwidth.
-
-Rates are dense (vendor sheets since Hopper print 2:4-sparse ones, twice as high). Sources: NVIDIA A100, H100, H200 and B200 data sheets as
-collected in stas00/ml-engineering (compute/accelerator) and torch/_inductor/analysis/device_info.py; the `cpu` row is two cores
-of a current server with AVX-512, shared by the ranks of a test run.
-"""
+"""A kind of accelerator: peak rates, memory, bandwidth, power."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from dmlc.ir.attributes import AttrDict
-from dmlc.ir.location import DmlcError
-from dmlc.ir.suggest import did_you_mean
 
 GIGA, TERA = 10**9, 10**12
+WIDENED = {"f8E4M3FN": "f16", "f8E5M2": "f16"}  # types that are computed in another one where the device has no units for them
 
 
 @dataclass(frozen=True)
 class Device:
     """One kind of accelerator.
 
-    peak       dtype -> floating-point operations a second of dense matrix products (`f32` means TF32 off)
+    peak       dtype -> floating-point operations a second of dense matrix products. `f32` means TF32 off, as emitted programs run;
+               the rate with TF32 on stands under `tf32`, which no value has as its type
     memory     bytes
     bandwidth  bytes a second to memory
     launch     picoseconds that one more kernel costs
@@ -43,8 +39,9 @@ class Device:
     watts: int = 0
 
     def rate(self, dtype: str) -> int:
-        """Operations a second in `dtype`; a type the sheet does not list runs at the float32 rate."""
-        return self.peak.get(dtype, self.peak["f32"])
+        """Operations a second in `dtype`; a type the sheet does not list runs at the float32 rate, an 8-bit one at that of f16."""
+        found = self.peak.get(dtype) or self.peak.get(WIDENED.get(dtype, ""))
+        return found or self.peak["f32"]
 
     def to_attr(self) -> AttrDict:
         known = AttrDict(name=self.name, peak=self.peak, memory=self.memory, bandwidth=self.bandwidth, launch=self.launch, source=self.source)
@@ -52,27 +49,21 @@ class Device:
         return AttrDict({**known, **more})
 
 
-def _gpu(name: str, f64: int, f32: int, half: int, fp8: int, memory: int, bandwidth: int) -> Device:
-    """Rates in giga-operations a second, memory in gigabytes, bandwidth in gigabytes a second."""
-    rates = {"f64": f64, "f32": f32, "f16": half, "bf16": half, "f8E4M3FN": fp8, "f8E5M2": fp8}
-    peak = AttrDict({dtype: rate * GIGA for dtype, rate in rates.items()})
-    return Device(name, peak, memory * GIGA, bandwidth * GIGA, 5_000_000, "data sheet")
+def slowest(devices: Iterable[Device]) -> Device:
+    """The device that is none of them faster than: one of them, where one is worst in everything, else the worst of each figure.
 
-
-DEVICES: dict[str, Device] = {
-    d.name: d
-    for d in (
-        _gpu("h100", 67_000, 67_000, 989_000, 1_979_000, memory=80, bandwidth=3350),
-        _gpu("h200", 67_000, 67_000, 989_000, 1_979_000, memory=141, bandwidth=4800),
-        _gpu("b200", 40_000, 80_000, 2_250_000, 4_500_000, memory=192, bandwidth=8000),
-        _gpu("a100", 19_500, 19_500, 312_000, 312_000, memory=80, bandwidth=2039),
-        Device("cpu", AttrDict(f64=20 * GIGA, f32=40 * GIGA, bf16=40 * GIGA), 8 * GIGA, 10 * GIGA, 5_000_000, "estimate", kind="cpu"),
-    )
-}
-
-
-def device_named(name: str) -> Device:
-    """The catalogue's entry. Raises `DmlcError` with the nearest known name."""
-    if name not in DEVICES:
-        raise DmlcError(f"there is no device '{name}'{did_you_mean(name, DEVICES) or '.'} Known: {', '.join(DEVICES)}")
-    return DEVICES[name]
+    All ranks of a step wait for the slowest one, whichever op they are at, and a plan has to fit the smallest memory.
+    """
+    kinds = list(dict.fromkeys(devices))
+    if len(kinds) == 1:
+        return kinds[0]
+    dtypes = dict.fromkeys(d for k in kinds for d in k.peak)
+    lowest = {key: min(getattr(k, key) for k in kinds) for key in ("memory", "bandwidth", "units", "cache")}
+    highest = {key: max(getattr(k, key) for k in kinds) for key in ("launch", "watts")}
+    kind = "cpu" if any(k.kind == "cpu" for k in kinds) else "gpu"
+    peak = AttrDict((d, min(k.rate(d) for k in kinds)) for d in dtypes if all(d in k.peak for k in kinds) or d != "tf32")
+    worst = Device("", peak, source="the worst of each figure", kind=kind, **lowest, **highest)
+    for k in kinds:
+        if all(k.rate(d) == rate for d, rate in peak.items()) and (k.memory, k.bandwidth, k.launch) == (worst.memory, worst.bandwidth, worst.launch):
+            return k
+    return replace(worst, name="slowest of " + ", ".join(k.name for k in kinds))
