@@ -68,6 +68,15 @@ def test_a_plan_trains_as_one_rank(model: str, plan: str) -> None:
     assert_close(found, on_one_rank(model, "adamw", "f64"), 1e-10, 1e-8)
 
 
+@pytest.mark.parametrize("plan", ["dp=2", "dp=4,zero=3", "tp=2"])
+def test_a_table_with_a_row_for_each_sample(plan: str) -> None:
+    """It rests whole on every rank, and each microbatch takes its rows."""
+    wanted = eager("perceptron_weighted", 4, "sgd", microbatches=1)
+    for microbatches in (1, 2):
+        found = interpreted(*partitioned("perceptron_weighted", plan, PLANS[plan], microbatches, "sgd"), "perceptron_weighted", 4, "sgd", promote="f64")
+        assert_close(found, wanted, 1e-10, 1e-8)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("plan", ["dp=1", *PLANS])
 def test_an_emitted_program_trains_as_one_rank(plan: str, optimizer: str, tmp_path: Path) -> None:

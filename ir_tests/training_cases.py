@@ -88,7 +88,7 @@ def valid_targets(n: int, per: int, number: int) -> torch.Tensor:
 def batch(model: str, number: int, n: int = BATCH, ragged: bool = True) -> Batch:
     """Batch `number` of n samples, in float64."""
     g = torch.Generator().manual_seed(number)
-    kind = model.removesuffix("_plain")
+    kind = model.removesuffix("_plain").removesuffix("_weighted")
     per = TIME if kind == "transformer" else 1
     target = torch.randint(0, CLASSES, (n, per), generator=g)
     if ragged:

@@ -75,6 +75,17 @@ class Cnn(nn.Module):
         return self.head(x.flatten(1))
 
 
+class Weighted(Perceptron):
+    """Samples are scaled by a table that has a row for each of the batch, as exporters leave position ids expanded to the batch."""
+
+    def __init__(self, dropout: float):
+        super().__init__(dropout)
+        self.register_buffer("scales", 1 + torch.arange(BATCH) / 8, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * self.scales[:, None].expand(-1, 6))  # type: ignore[index]
+
+
 def seeded(make: Any) -> nn.Module:
     torch.manual_seed(3)
     return make().train()
@@ -90,6 +101,10 @@ def perceptron():
 
 def perceptron_plain():
     return seeded(lambda: Perceptron(0.0)), (), features()
+
+
+def perceptron_weighted():
+    return seeded(lambda: Weighted(0.0)), (), features()
 
 
 def transformer():

@@ -94,6 +94,8 @@ class Partitioner:
             attrs = dict(arg.attrs)
             key = "dmlc.sharding" if attrs.get("dmlc.role", "input") == "input" else "dmlc.storage"
             sharding = attrs.get(key) or self.mesh.replicated(arg.tensor.rank)
+            if key == "dmlc.storage":
+                sharding = self._at_rest(arg, sharding)
             local = self.mesh.local_type(arg.tensor, sharding)
             attrs[key] = sharding
             if self._is_batched(arg, sharding):
@@ -103,6 +105,11 @@ class Partitioner:
                 attrs["dmlc.global"] = arg.shape
             new = self.block.add_arg(local, arg.name, attrs)
             self.versions[arg] = Versions(arg.tensor, sharding, new)
+
+    def _at_rest(self, arg: BlockArgument, sharding: Sharding) -> Sharding:
+        """Where a value rests between steps: whole along dims that microbatches split (a table with a row for each sample); each takes its slice."""
+        dims = [() if set(d) & set(self.mesh.axes.sequential) else d for d in sharding.dims]
+        return self.mesh.sharding(dims, dict(sharding.unreduced), [sharding.grain(d) for d in range(arg.tensor.rank)], arg.shape)
 
     def _is_batched(self, arg: BlockArgument, sharding: Sharding) -> bool:
         """Whether an input comes by microbatches: where the batch cannot be cut, as the only one."""
