@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dmlc.cluster import Cluster, device_named
+from dmlc.cluster.catalogue import device_called
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc, Remark
@@ -22,7 +24,8 @@ USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the mo
 @dataclass(frozen=True)
 class Options:
     """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16, `train` None for a program that is not trained.
-    `freeze` is a regular expression over parameters that training leaves alone, `microbatches` how many parts the batch is worked through in."""
+    `freeze` is a regular expression over parameters that training leaves alone, `microbatches` how many parts the batch is worked through in.
+    `cluster` says the devices and their links; None for `devices` of the target with their usual links."""
 
     devices: int = 1
     plan: str = "auto"
@@ -40,6 +43,8 @@ class Options:
     train: Training | None = None
     freeze: str | None = None
     microbatches: int = 1
+    cluster: Cluster | None = None
+    measured: str = ""  # hash of a database of measured times
 
 
 @dataclass
@@ -146,6 +151,7 @@ def _refuse(source: str, why: str, **options: Any) -> None:
 
 
 def _load_text(source: str) -> Loaded:
+    from dmlc.cost.database import look_in
     from dmlc.ir.parser import parse_module
     from dmlc.ir.verifier import verify
     from dmlc.passmanager.context import Context
@@ -158,6 +164,7 @@ def _load_text(source: str) -> Loaded:
         raise DmlcError("not a text file (a module is UTF-8 text)", Loc(source)) from None
     module = parse_module(text, source)
     verify(module)
+    look_in(Path(source).parent)
     return Loaded(source, module, Context.for_module(module, Path(source).parent).weights, None, [], [])
 
 
@@ -193,6 +200,7 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
 
 def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train", before_plan: Pass | None = None) -> Compiled:
     """One program through its pipeline: the one asked for, or the usual one of its mode, with one more pass before `plan` where one is given."""
+    from dmlc.cost.database import keep_named
     from dmlc.passmanager.context import Context
     from dmlc.passmanager.manager import PassManager
     from dmlc.passmanager.pipeline import parse_pipeline
@@ -208,6 +216,7 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     before = sum(1 for op in module.main.ops() if op is not module.main.return_op)
     if options.dump is not None:
         _save_weights(loaded, options.dump)
+        keep_named(module, options.dump)
     manager = PassManager(passes, True, options.check, options.dump, False, progress)
     reports = manager.run(module, context)
     return Compiled(loaded, module, context.weights, reports, loaded.remarks + context.remarks, before)
@@ -223,7 +232,6 @@ def _save_weights(loaded: Loaded, folder: Path) -> None:
 
 def annotate(module: Module, options: Options, mode: str = "train") -> None:
     """Write the request into the module's text: from here on only the text steers. What a text module already says stays."""
-    from dmlc.cluster import Cluster
     from dmlc.planner.request import parse_plan
 
     if options.devices < 1:
@@ -241,8 +249,15 @@ def annotate(module: Module, options: Options, mode: str = "train") -> None:
     if options.train is not None:
         module.attrs.setdefault("dmlc.mode", mode)
         module.attrs.setdefault("dmlc.train", options.train.to_attr())
+    if options.measured:
+        module.attrs.setdefault("dmlc.measured", options.measured)
     module.attrs.setdefault("dmlc.request", AttrDict(request))
-    module.attrs.setdefault("dmlc.cluster", Cluster.named(target_of(options), options.devices).to_attr())
+    module.attrs.setdefault("dmlc.cluster", cluster_of(options).to_attr())
+
+
+def cluster_of(options: Options) -> Cluster:
+    """The cluster planned for."""
+    return options.cluster or Cluster.named(target_of(options), options.devices)
 
 
 def refuse_other_request(module: Module, options: Options) -> None:
@@ -251,18 +266,22 @@ def refuse_other_request(module: Module, options: Options) -> None:
         return
     if options.train is not None and "dmlc.train" in module.attrs and options.train.to_attr() not in (module.attrs["dmlc.train"], Training().to_attr()):
         raise DmlcError("the options for training are not what the text says (in dmlc.train)", notes=("leave them out, or edit the text",))
+    if options.measured not in ("", module.attrs.get("dmlc.measured", options.measured)):
+        raise DmlcError(f"--measured holds {options.measured}, but the text asks for {module.attrs['dmlc.measured']} (in dmlc.measured)", notes=("leave --measured out, or edit the text",))
     said = {**module.attrs["dmlc.request"], "target": module.attrs.get("dmlc.cluster", {}).get("device")}
     usual = Options()
     for name in ("devices", "plan", "precision", "memory", "slack", "target"):
         asked, has = getattr(options, name), said.get(name, "nothing")
         if asked not in (getattr(usual, name), has):
             raise DmlcError(f"--{name} {asked} is not what the text says: {has} (in dmlc.{'cluster' if name == 'target' else 'request'})", notes=(f"leave --{name} out, or edit the text",))
+    if options.cluster is not None and "dmlc.cluster" in module.attrs and Cluster.from_attr(module.attrs["dmlc.cluster"]) != options.cluster:
+        raise DmlcError("--cluster is not what the text says (in dmlc.cluster)", notes=("leave --cluster out, or edit the text",))
 
 
 def target_of(options: Options) -> str:
-    """The device planned for: the one asked for, the visible GPU's type, else h100."""
-    from dmlc.cluster import device_named
-
+    """The device planned for: the cluster's, the one asked for, the visible GPU's type, else h100."""
+    if options.cluster is not None:
+        return options.cluster.device.name
     if options.target:
         return device_named(options.target).name
     return visible_gpu() or "h100"
@@ -272,10 +291,8 @@ def visible_gpu() -> str | None:
     """Catalogue name of the GPU of this machine, if PyTorch sees one that the catalogue knows."""
     import torch
 
-    if not torch.cuda.is_available():
-        return None
-    name = torch.cuda.get_device_name(0).lower()
-    return next((key for key in ("h200", "h100", "a100", "b200") if key in name), None)
+    found = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    return device_called(found.name, found.total_memory) if found is not None else None
 
 
 # ---------------------------------------------------------------- results

@@ -19,6 +19,7 @@ from dmlc.cli.arguments import Parser, Usage
 from dmlc.ir.location import DmlcError, Loc
 
 if TYPE_CHECKING:
+    from dmlc.cluster import Cluster
     from dmlc.driver import Compiled, Options
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -27,8 +28,22 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mi
 def parser() -> Parser:
     p = Parser(prog="dmlc compile", description="Compile a model into a folder that runs under torchrun.")
     p.add_argument("model", metavar="MODEL", nargs="?", help="x.onnx, x.pt2, x.mlir, file.py:function or package.module:function")
-    p.add_argument("--devices", type=int, default=1, metavar="N", help="how many devices (ranks); default 1")
-    p.add_argument("--target", default="", metavar="NAME", help="device to plan for (h100, a100, cpu); default: the visible GPU, else h100")
+    add_request(p)
+    p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
+    p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
+    p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
+    p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
+    p.add_argument("--force", action="store_true", help="replace what is in the output folder")
+    add_options(p)
+    return p
+
+
+def add_request(p: Parser) -> None:
+    """The options that say what a program is compiled for."""
+    p.add_argument("--devices", type=int, metavar="N", help="how many devices (ranks); default: those of the cluster file, else 1")
+    p.add_argument("--target", default="", metavar="NAME", help="device to plan for (h100, a100, l4, cpu, ...); default: the visible GPU, else h100")
+    p.add_argument("--cluster", default="", metavar="FILE", help="cluster.yaml: hosts, devices and links to plan for (dmlc simulate --print-cluster h100 prints one)")
+    p.add_argument("--measured", default="", metavar="DB", help="measured times that prices are taken from first: a file of dmlc profile, or its hash")
     p.add_argument("--plan", default="auto", metavar="TEXT", help="auto, or degrees such as dp=2,tp=4")
     p.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of products and convolutions; fp16 is for training")
     p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="bind an open size of the model")
@@ -38,13 +53,6 @@ def parser() -> Parser:
     p.add_argument("--memory", default="", metavar="SIZE", help="most a rank may hold, as in 80GB")
     p.add_argument("--slack", type=float, help="how far a rank's share may exceed an even one under an explicit plan; default 0.10")
     p.add_argument("--pipeline", default="", metavar="TEXT", help="passes to run instead of the usual ones")
-    p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
-    p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
-    p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
-    p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
-    p.add_argument("--force", action="store_true", help="replace what is in the output folder")
-    add_options(p)
-    return p
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,6 +101,7 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
 def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path, extra: dict[str, bytes]) -> None:
     from dmlc import driver
     from dmlc.codegen.folder import Evaluation, write_folder
+    from dmlc.cost.database import files_of
 
     kernels = kernels_of(compiled)
     report = kernel_report(kernels) if kernels is not None and not args.no_kernel_report else None
@@ -103,6 +112,7 @@ def write(args: argparse.Namespace, compiled: Compiled, out: Path, scratch: Path
     if compiled.evaluation is not None:
         evaluation = Evaluation(compiled.evaluation.module, kernels_of(compiled.evaluation))
         extra = {**extra, **original_file(args.model)}
+    extra = {**extra, **files_of(compiled.module)}
     for module in [compiled.module, *([evaluation.module] if evaluation else [])]:
         module.attrs.pop("dmlc.weights", None)  # the file beside the dumps; the program's own have other names
     try:
@@ -162,16 +172,33 @@ def reference_check(compiled: Compiled) -> dict[str, bytes]:
 
 def options_of(args: argparse.Namespace) -> Options:
     """The request. A value that no model could be compiled with is wrong usage; of the pipeline's text the place is told too."""
+    from dmlc.cost.database import show
     from dmlc.driver import Options
     from dmlc.passmanager.pipeline import parse_pipeline
     from dmlc.pipelines import PIPELINES
 
     parse_pipeline(args.pipeline, PIPELINES)
+    cluster = cluster_of(args)
     try:
         check_request(args)
-        return Options(*values_of(args))
+        return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "")
     except DmlcError as e:
         raise Usage(f"dmlc compile: {e}\n") from None
+
+
+def cluster_of(args: argparse.Namespace) -> Cluster | None:
+    """The cluster of --cluster, as many of its devices as --devices says; `args.devices` then is their number."""
+    if not args.cluster:
+        args.devices = 1 if args.devices is None else args.devices
+        return None
+    if args.target:
+        raise Usage("dmlc compile: --cluster says what the devices are; leave --target out\n")
+    from dmlc.cluster.file import read_cluster
+
+    cluster = read_cluster(args.cluster)
+    if args.devices is None:
+        args.devices = cluster.count
+    return cluster if args.devices < 1 else cluster.take(args.devices)
 
 
 def check_request(args: argparse.Namespace) -> None:
