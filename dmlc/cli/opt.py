@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dmlc.cli.arguments import Parser, Usage
+from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.manager import PassManager, Report
@@ -31,6 +32,7 @@ def parser() -> Parser:
     p = Parser(prog="dmlc opt", description="Run passes over a module's text and print the result.")
     p.add_argument("file", metavar="FILE", nargs="?", help="an IR text file, or - for standard input")
     p.add_argument("--passes", default="", metavar="TEXT", help="what to run, as in 'canonicalize,fuse{max-ops=32}'; a pipeline's name stands for its passes")
+    p.add_argument("--measured", metavar="DB", help="measured times for prices: a file of dmlc profile, or its hash; default: what the text names")
     p.add_argument("--generic", action="store_true", help="print MLIR's generic form")
     p.add_argument("--check", action="store_true", help="interpret the program before and after each pass and compare")
     p.add_argument("--no-verify", action="store_true", help="do not verify the module")
@@ -109,6 +111,7 @@ def _run_piece(text: str, name: str, first_line: int, passes: tuple[Pass, ...], 
     from dmlc.passmanager.context import Context
 
     module = parse_module(text, name, first_line)
+    _find_measured(module, options)
     if not options.no_verify:
         verify(module)
     context = Context.for_module(module, Path() if options.file == "-" else Path(options.file).parent)
@@ -122,6 +125,16 @@ def _run_piece(text: str, name: str, first_line: int, passes: tuple[Pass, ...], 
         output.err += [] if options.remarks else remarks
     output.err += _tell(reports, options)
     output.out += [f"{r.diff}\n" for r in reports if r.diff] if options.print_diff else [print_module(module, generic=options.generic)]
+
+
+def _find_measured(module: Module, options: argparse.Namespace) -> None:
+    """Measured times lie beside the text, as in a folder of dumps; others are named in it."""
+    from dmlc.cost.database import look_in, show
+
+    if options.file != "-":
+        look_in(Path(options.file).parent)
+    if options.measured:
+        module.attrs["dmlc.measured"] = show(options.measured)
 
 
 def _tell(reports: Sequence[Report], options: argparse.Namespace) -> list[str]:

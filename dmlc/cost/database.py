@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from dmlc.cost.measured import Features, Measurements
+from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc
 
 COLUMNS = {
@@ -99,6 +101,20 @@ def keep(measured: Measurements, folder: Path | None = None) -> Path:
     if not path.exists():
         write(measured, path)
     return path
+
+
+def keep_named(module: Module, folder: Path) -> None:
+    """Write what the module's text names into a folder that will hold the text."""
+    measured = Measurements.of(module)
+    if measured is not None:
+        keep(measured, folder)
+
+
+def files_of(module: Module) -> dict[str, bytes]:
+    """The file that goes with the module's text: its name and content; none where the text names no measurements."""
+    with tempfile.TemporaryDirectory() as folder:
+        keep_named(module, Path(folder))
+        return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
 
 
 def show(given: str) -> str:
