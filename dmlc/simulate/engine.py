@@ -2,7 +2,7 @@
 
 The rank issues units in order. A computation runs when the one before is done. A start costs the rank nothing: its collective runs
 once everything issued before it is done and its stream is free. The first unit that needs a collective's result waits for it,
-and so does everything issued after that unit.
+and so does everything issued after that unit. Both sides slow each other down, and the host issues one unit after another (`clocks`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Module
+from dmlc.simulate.clocks import Clocks, Streams
 from dmlc.simulate.liveness import block_liveness
 from dmlc.simulate.units import COMPUTE, UnitGraph, Units
 
@@ -29,20 +30,26 @@ class Event:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no order can beat (picoseconds)."""
+    """What no order can beat (picoseconds): each side's work at full speed, the longest chain, what the host takes to issue all."""
 
     computation: int
     communication: int
     critical_path: int
+    host: int = 0
 
     @property
     def best(self) -> int:
-        return max(self.computation, self.communication, self.critical_path)
+        return max(self.computation, self.communication, self.critical_path, self.host)
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """makespan and busy times in picoseconds, peak memory in bytes; exposed = time in which the compute stream waits for communication."""
+    """makespan and busy times in picoseconds, peak memory in bytes.
+
+    busy     how long each stream is at work, slowed down or not
+    exposed  time in which the compute stream waits for communication
+    starved  time in which it waits for the host
+    """
 
     makespan: int
     busy: AttrDict
@@ -50,6 +57,7 @@ class Simulation:
     peak: int
     timeline: tuple[Event, ...]
     bounds: Bounds
+    starved: int = 0
 
     @property
     def gap(self) -> float:
@@ -58,10 +66,16 @@ class Simulation:
 
 
 def bounds(units: Units) -> Bounds:
-    loads = [0] * (len(units.streams) + 1)
+    """Streams of one link are one load: at any time they move as much together as one alone."""
+    rates = _rates(units)
+    loads = [0] * (max(rates.link, default=-1) + 2)
     for time, stream in zip(units.time, units.stream):
-        loads[stream] += time
-    return Bounds(loads[COMPUTE], max(loads[:-1], default=0), max(tails(units), default=0))
+        loads[COMPUTE if stream == COMPUTE else rates.link[stream]] += time
+    return Bounds(loads[COMPUTE], max(loads[:-1], default=0), max(tails(units), default=0), sum(units.host))
+
+
+def _rates(units: Units) -> Streams:
+    return units.rates if units.rates is not None else Streams.plain(len(units.streams))
 
 
 def tails(units: Units) -> list[int]:
@@ -74,12 +88,14 @@ def tails(units: Units) -> list[int]:
 
 def replay(units: Units, order: Sequence[int]) -> int:
     """Makespan of `order` in picoseconds."""
-    time, stream, preds = units.time, units.stream, units.preds
+    if not units.plain:
+        return _run(units, order).finish()
+    time, stream, waits = units.time, units.stream, units.waits
     done = [0] * len(units)
     free = [0] * (len(units.streams) + 1)  # the last entry is the compute stream's
     for u in order:
         clock = free[COMPUTE]
-        for p in preds[u]:
+        for p in waits[u]:
             if done[p] > clock:
                 clock = done[p]
         free[COMPUTE] = clock
@@ -89,29 +105,45 @@ def replay(units: Units, order: Sequence[int]) -> int:
     return max(free)
 
 
+def clocks_of(units: Units, record: bool = False) -> Clocks:
+    """Clocks at zero for runs of `units`."""
+    return Clocks(_rates(units), units.time, record)
+
+
+def _run(units: Units, order: Sequence[int], record: bool = False) -> Clocks:
+    clocks = clocks_of(units, record)
+    stream, waits, host = units.stream, units.waits, units.host or (0,) * len(units)
+    for u in order:
+        clocks.issue(u, stream[u], waits[u], host[u])
+    return clocks
+
+
 def timeline(units: Units, order: Sequence[int]) -> list[Event]:
     """What runs when, in order of issue; the same account as `replay`."""
+    clocks = _run(units, order, record=True)
+    clocks.finish()
+    return _events(units, order, clocks)
+
+
+def _events(units: Units, order: Sequence[int], clocks: Clocks) -> list[Event]:
     names = ["compute" if s == COMPUTE else ",".join(units.streams[s]) for s in units.stream]
-    done = [0] * len(units)
-    free = [0] * (len(units.streams) + 1)
-    events = []
-    for u in order:
-        free[COMPUTE] = max([free[COMPUTE], *(done[p] for p in units.preds[u])])
-        begin = max(free[COMPUTE], free[units.stream[u]])
-        free[units.stream[u]] = done[u] = begin + units.time[u]
-        events.append(Event(units.ids[u], names[u], begin, done[u]))
-    return events
+    assert clocks.begins is not None
+    return [Event(units.ids[u], names[u], clocks.begins[u], clocks.ends[u]) for u in order]
 
 
 def simulate(units: Units, order: Sequence[int] | None = None, peak: int | None = None) -> Simulation:
     """Run the units in `order` (as listed when left out)."""
     order = range(len(units)) if order is None else order
-    events = timeline(units, order)
+    clocks = _run(units, order, record=True)
+    issued = clocks.now
+    makespan = clocks.finish()
+    events = _events(units, order, clocks)
     busy: dict[str, int] = {"compute": 0}
     for e in events:
         busy[e.stream] = busy.get(e.stream, 0) + e.end - e.begin
-    makespan = max((e.end for e in events), default=0)
-    return Simulation(makespan, AttrDict(busy), makespan - busy["compute"], units.peak(order) if peak is None else peak, tuple(events), bounds(units))
+    exposed = clocks.stalled + makespan - issued
+    peak = units.peak(order) if peak is None else peak
+    return Simulation(makespan, AttrDict(busy), exposed, peak, tuple(events), bounds(units), clocks.starved)
 
 
 def simulate_block(block: Block, cost: CostModel) -> Simulation:

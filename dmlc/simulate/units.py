@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dmlc.cost import Cost, CostModel
@@ -19,6 +20,7 @@ from dmlc.ir.core import Block, Function, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.comm import base_name, is_collective, is_start, result_types_of
 from dmlc.simulate.choice import Choice, region_id
+from dmlc.simulate.clocks import Streams
 from dmlc.simulate.liveness import LiveRange, Storage, live_ranges, outside_values, peak_bytes, replaced_arguments, storages
 
 COMPUTE = -1  # the stream of computation; collectives run on streams 0, 1, …
@@ -50,6 +52,9 @@ class Units:
     time     picoseconds
     stream   COMPUTE, or the index into `streams` (mesh axes) of a collective
     scratch  bytes a unit needs for itself while it runs
+    host     picoseconds in which the host issues a unit (empty: none)
+    rates    what slows streams and computation down (None: nothing)
+    waits    collectives that a unit needs
     """
 
     ids: tuple[str, ...]
@@ -60,7 +65,10 @@ class Units:
     storages: tuple[Storage, ...] = ()
     scratch: tuple[int, ...] = ()
     nodes: tuple[tuple[int, ...], ...] = ()
+    host: tuple[int, ...] = ()
+    rates: Streams | None = None
     succs: tuple[tuple[int, ...], ...] = field(init=False, default=())
+    waits: tuple[tuple[int, ...], ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         following: list[list[int]] = [[] for _ in self.ids]
@@ -68,9 +76,15 @@ class Units:
             for p in before:
                 following[p].append(u)
         object.__setattr__(self, "succs", tuple(map(tuple, following)))
+        object.__setattr__(self, "waits", tuple(tuple(p for p in before if self.stream[p] != COMPUTE) for before in self.preds))
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing slows anything down and the host costs no time: each stream has one clock, and a unit's run one length."""
+        return not any(self.host) and (self.rates is None or self.rates.independent)
 
     @property
     def communicates(self) -> bool:
@@ -81,7 +95,7 @@ class Units:
         position = {u: i for i, u in enumerate(order)}
         return len(position) == len(self) == len(order) and all(position[p] < position[u] for u in order for p in self.preds[u])
 
-    def waits(self, order: Sequence[int]) -> list[int]:
+    def releases(self, order: Sequence[int]) -> list[int]:
         """Unit -> the position at which its operands are free: its own, or its first consumer's for a collective (the end if none)."""
         position = [0] * len(self)
         for i, u in enumerate(order):
@@ -93,7 +107,7 @@ class Units:
         position = [0] * len(self)
         for i, u in enumerate(order):
             position[u] = i
-        return live_ranges(self.storages, position, self.waits(order), len(order))
+        return live_ranges(self.storages, position, self.releases(order), len(order))
 
     def peak(self, order: Sequence[int]) -> int:
         """Most bytes alive at a time."""
@@ -109,6 +123,7 @@ class Node:
     cost: Cost
     key: CommKey | None = None
     preds: dict[int, None] = field(default_factory=dict)
+    host: int = 0
 
     @property
     def id(self) -> str:
@@ -143,7 +158,8 @@ class UnitGraph:
                 continue
             waiting = self._wait(op) if is_start(op) and not explicit_waits else None
             key = comm_key(op, self.region) if is_collective(op) else None
-            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), self._price(op), key))
+            price = self._price(op)
+            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), price, key, host=self._host(op, price)))
             if explicit_waits and key is not None and not is_start(op):  # a synchronous collective waits for itself
                 nodes.append(Node(op, (), Cost(), preds={len(nodes) - 1: None}))
         return nodes
@@ -165,6 +181,10 @@ class UnitGraph:
         times = [simulate_block(b, self.cost).makespan for r in op.regions for b in r.blocks]
         time = max(times) if op.name == "dmlc.cond" else sum(times) * op.attrs.get("count", 1)
         return Cost(time, total.bytes, total.flops, total.source)
+
+    def _host(self, op: Op, price: Cost) -> int:
+        """What takes no time (a wait, a view) is not issued; what the host issues inside a loop is part of the loop's time."""
+        return 0 if (price.time == 0 and not is_collective(op)) or (op.regions and op.name != "kernel.fused") else self.cost.host(op)
 
     def _link(self) -> None:
         """Edges: data, and the order among ops that must keep theirs (messages between two ranks)."""
@@ -275,7 +295,13 @@ class UnitGraph:
             storages=tuple(storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *(a for a in arguments if a not in replaced)])),
             scratch=tuple(self._scratch(m) for m in members),
             nodes=tuple(map(tuple, members)),
+            host=tuple(max(self.nodes[n].host for n in m) for m in members),
+            rates=self._rates(streams),
         )
+
+    def _rates(self, streams: tuple[tuple[str, ...], ...]) -> Streams:
+        slow = [self.cost.slow_down(axes, self.mesh) for axes in streams]
+        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), tuple(self.cost.link_index(axes, self.mesh) for axes in streams))
 
     def _stream(self, members: list[int], streams: tuple[tuple[str, ...], ...]) -> int:
         key = self.nodes[members[0]].key
