@@ -27,7 +27,7 @@ HELD = ("param", "buffer", "const")  # roles of what lies in the weights' file
 class Training:
     """A training request. `loss` empty: the model returns its loss; `class_dim` is the dim of the classes in the model's output;
     `no_decay` a regular expression over parameters' names; `loss_scale` none, dynamic or a number's text; `decouple`: new parameters are
-    gathered in the next step, before their first use."""
+    gathered in the next step, before their first use; without `clip` no update waits for the norm of all gradients."""
 
     loss: str = ""
     label_smoothing: float = 0.0
@@ -44,6 +44,7 @@ class Training:
     recompute: str = "auto"
     batch_norm: str = "global"
     decouple: bool = False
+    clip: bool = True
 
     def to_attr(self) -> AttrDict:
         """The module attribute `dmlc.train`. A loss function of the user's own is part of the imported model: its attribute is empty."""

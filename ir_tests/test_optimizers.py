@@ -118,12 +118,15 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[nn.Module], torch.optim.Optimiz
 }
 
 
-@pytest.mark.parametrize("max_norm", [0.3, math.inf])
+@pytest.mark.parametrize("max_norm", [0.3, math.inf, None])
 @pytest.mark.parametrize("name", CASES)
-def test_three_steps_equal_torch_optim(name: str, max_norm: float) -> None:
+def test_three_steps_equal_torch_optim(name: str, max_norm: float | None) -> None:
+    """Clipped, with a limit that is never reached, and by a program that never clips, whose updates read no norm."""
     settings, make = CASES[name]
     model = Net()
-    module, weights = compiled(copy.deepcopy(model), no_decay=r"bias$", **settings)
+    module, weights = compiled(copy.deepcopy(model), no_decay=r"bias$", clip=max_norm is not None, **settings)
+    assert any(a.name == "max_norm" for a in module.main.args) == (max_norm is not None) == updates_read_the_norm(module)
+    max_norm = math.inf if max_norm is None else max_norm
     values, eager = initial(module, weights, max_norm=max_norm), model.double().train()
     before = copy.deepcopy(eager.state_dict())
     expected = eager_steps(eager, make, max_norm)
@@ -138,6 +141,18 @@ def test_three_steps_equal_torch_optim(name: str, max_norm: float) -> None:
             np.testing.assert_allclose(values[a.name], trained[key].numpy(), rtol=1e-12, atol=1e-13, err_msg=key)
             assert key.startswith("spare") or not np.allclose(values[a.name], before[key].numpy(), rtol=1e-6, atol=0), f"{key} did not change"
     assert int(values["opt_step"]) == 3
+
+
+def updates_read_the_norm(module: Module) -> bool:
+    """Whether a new parameter depends on the norm of all gradients."""
+    results = {a["dmlc.name"]: v for v, a in zip(module.main.results, module.main.result_attrs)}
+    todo, seen = [v for name, v in results.items() if name.startswith("first")], set()
+    while todo:
+        op = todo.pop().op
+        if op is not None and op not in seen:
+            seen.add(op)
+            todo += op.operands
+    return results["grad_norm"].op in seen
 
 
 # ---------------------------------------------------------------- overflow

@@ -89,12 +89,16 @@ class Step:
 
     def _hyperparameters(self) -> None:
         scalar = TensorType((), self.dtype)
-        named = {name: new_argument(self.function, name, scalar, {"dmlc.role": "hyper"}) for name in ("lr", "weight_decay", "max_norm")}
+        named = {name: new_argument(self.function, name, scalar, {"dmlc.role": "hyper"}) for name in self._hypers()}
         self.opt_step = new_state(self.function, "opt_step", "i64", 0)
-        self.max_norm = named["max_norm"]
+        self.max_norm = named.get("max_norm")
         self.next_step = Term(self.b, self.opt_step) + 1
         count = cast(self.b, self.next_step.value, "f64")
+        self.one = Term(self.b, named["lr"])  # whose type other numbers take
         self.scalars = {d: Scalars(self.settings, self.b, d, named["lr"], named["weight_decay"], count) for d in ("f32", "f64")}
+
+    def _hypers(self) -> tuple[str, ...]:
+        return ("lr", "weight_decay", "max_norm") if request(self.module, "clip", True) else ("lr", "weight_decay")
 
     # ------------------------------------------------------------ the norm of all gradients
 
@@ -122,10 +126,13 @@ class Step:
         scale = scaling(self.module)
         if scale == "dynamic":
             return 1.0 / Term(self.b, cast(self.b, self.function.arg("loss_scale"), self.dtype))
-        return None if scale == 1 else Term(self.b, self.max_norm).number(1.0 / float(scale))
+        return None if scale == 1 else self.one.number(1.0 / float(scale))
 
     def _factor(self, norm: Term) -> Term:
-        """What gradients are multiplied by: min(1, max_norm / (norm + 1e-6)) over the loss scale. A ratio that is no number clips nothing."""
+        """What gradients are multiplied by: min(1, max_norm / (norm + 1e-6)) over the loss scale. A ratio that is no number clips nothing.
+        A program that never clips needs no norm here."""
+        if self.max_norm is None:
+            return self.one.number(1.0) if self.unscale is None else self.unscale
         ratio = Term(self.b, self.max_norm) / (norm + SMALL)
         clip = (ratio < 1.0).select(ratio, 1.0)
         return clip if self.unscale is None else clip * self.unscale

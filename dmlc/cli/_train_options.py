@@ -35,10 +35,11 @@ def add_options(p: Parser) -> None:
     group.add_argument("--loss-scale", metavar="S", help="none (the default), dynamic or a number")
     group.add_argument("--recompute", metavar="HOW", help="none, auto (what memory asks for; the default) or all: values computed again in the backward pass")
     group.add_argument("--batch-norm", metavar="OVER", help="statistics over the global batch (the default) or each rank's part: global or rank")
+    group.add_argument("--no-clip", dest="clip", action="store_const", const=False, help="the program never clips gradients, so that updates need not wait for the norm of them all")
     group.add_argument("--decouple", action="store_const", const=True, help="with zero=1 or 2: gather new parameters before their first use, not at the end of the step")
 
 
-FIELDS = ("loss", "label_smoothing", "ignore", "class_dim", "optimizer", "momentum", "nesterov", "eps", "no_decay", "loss_scale", "recompute", "batch_norm", "decouple")
+FIELDS = ("loss", "label_smoothing", "ignore", "class_dim", "optimizer", "momentum", "nesterov", "eps", "no_decay", "loss_scale", "recompute", "batch_norm", "decouple", "clip")
 
 
 def training_of(args: argparse.Namespace) -> Training | None:
@@ -46,7 +47,8 @@ def training_of(args: argparse.Namespace) -> Training | None:
     given = {name: value for name in (*FIELDS, "betas", "freeze", "microbatches") if (value := getattr(args, name)) is not None}
     if not args.train:
         if given:
-            raise DmlcError(f"{_option(next(iter(given)))} is for training: add --train")
+            name = next(iter(given))
+            raise DmlcError(f"{'--no-clip' if name == 'clip' else _option(name)} is for training: add --train")
         if args.precision == "fp16":
             raise DmlcError("--precision fp16 is for training: add --train, or take bf16")
         return None

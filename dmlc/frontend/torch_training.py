@@ -125,7 +125,8 @@ class TrainingStep:
         optimizer = self.optimizer(lr, weight_decay)
         loss = in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], max_norm)
+        limit = max_norm if self.train.get("clip", True) else float("inf")
+        norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], limit)
         optimizer.step()
         return {"loss": float(loss.detach()), "grad_norm": float(norm)}, {name: p.detach() - before[name] for name, p in every.items()}
 

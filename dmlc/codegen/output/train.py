@@ -88,6 +88,8 @@ def train(args, guard):
     compare_ranks(args, mesh, table)
     with torch.no_grad():
         state = State(table, mesh, device)
+        if args.max_norm != float("inf") and "max_norm" not in state.rows:
+            raise SystemExit("this program never clips gradients (it was compiled with --no-clip): leave out --max-norm")
         record = restore(args, state, saving)
         source, total = training_data(args, table, mesh)
         metrics = Metrics(guard.rank == 0, args.log, args.log_every, record["step"] if record else 0)
