@@ -24,6 +24,7 @@ from dmlc.planner.classes import Classes
 from dmlc.planner.pricing import Pricing, is_matrix
 
 LARGE = 8000  # variables from which a plan within one percent of the optimum will do
+GOOD = 1e-2  # that percent: most of the choices are taken over from the relaxation if the plan is then good enough
 RELAXED = 10**3  # price of exceeding a hard bound by the whole, in multiples of all prices together
 
 
@@ -256,18 +257,30 @@ class Program:
     def _minimise(self, costs: list[float]) -> Any:
         """HiGHS's answer, for a limited number of nodes so that equal input gives equal output."""
         import numpy as np
-        from scipy.optimize import Bounds as Box
-        from scipy.optimize import LinearConstraint, milp
         from scipy.sparse import coo_matrix
 
         matrix = coo_matrix((self.data, (self.rows, self.columns)), shape=(len(self.low), len(costs))).tocsr()
-        return milp(
-            np.array(costs),
-            constraints=LinearConstraint(matrix, self.low, self.high),
-            bounds=Box(0, np.array(self.upper)),
-            integrality=np.array(self.binary),
-            options={"mip_rel_gap": 1e-4 if len(costs) < LARGE else 1e-2, "node_limit": 2000},
-        )
+        integral = np.array(self.binary)
+        if len(costs) < LARGE:
+            return self._milp(costs, matrix, integral, 0.0, 1e-4)
+        relaxed = self._milp(costs, matrix, 0 * integral, 0.0, GOOD)
+        if relaxed.x is not None:
+            settled = np.where(relaxed.x > 1 - 1e-6, integral, 0)
+            done = self._milp(costs, matrix, integral, settled, GOOD)
+            if done.x is not None and done.fun - relaxed.fun <= GOOD * abs(done.fun):
+                done.mip_dual_bound = relaxed.fun
+                return done
+        return self._milp(costs, matrix, integral, 0.0, GOOD)
+
+    def _milp(self, costs: list[float], matrix: Any, integral: Any, least: Any, gap: float) -> Any:
+        """`integral`: 1 for the variables that must be whole; `least`: the variables' lower bounds."""
+        import numpy as np
+        from scipy.optimize import Bounds as Box
+        from scipy.optimize import LinearConstraint, milp
+
+        constraints = LinearConstraint(matrix, self.low, self.high)
+        options = {"mip_rel_gap": gap, "node_limit": 2000}
+        return milp(np.array(costs), constraints=constraints, bounds=Box(least, np.array(self.upper)), integrality=integral, options=options)
 
     def _solution(self, x: Any, objective: float, bound: float) -> Solution:
         def best(variables: dict[Any, int]) -> Any:
