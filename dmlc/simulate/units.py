@@ -159,7 +159,7 @@ class UnitGraph:
             waiting = self._wait(op) if is_start(op) and not explicit_waits else None
             key = comm_key(op, self.region) if is_collective(op) else None
             price = self._price(op)
-            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), price, key, host=self._host(op, price)))
+            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), price, key, host=self._host(op)))
             if explicit_waits and key is not None and not is_start(op):  # a synchronous collective waits for itself
                 nodes.append(Node(op, (), Cost(), preds={len(nodes) - 1: None}))
         return nodes
@@ -182,9 +182,9 @@ class UnitGraph:
         time = max(times) if op.name == "dmlc.cond" else sum(times) * op.attrs.get("count", 1)
         return Cost(time, total.bytes, total.flops, total.source)
 
-    def _host(self, op: Op, price: Cost) -> int:
-        """What takes no time (a wait, a view) is not issued; what the host issues inside a loop is part of the loop's time."""
-        return 0 if (price.time == 0 and not is_collective(op)) or (op.regions and op.name != "kernel.fused") else self.cost.host(op)
+    def _host(self, op: Op) -> int:
+        """Views too are issued (`CostModel.host`), waits do not count; what the host issues inside a loop is part of the loop's time."""
+        return 0 if op.name == "comm.wait" or (op.regions and op.name != "kernel.fused") else self.cost.host(op)
 
     def _link(self) -> None:
         """Edges: data, and the order among ops that must keep theirs (messages between two ranks)."""
