@@ -16,6 +16,7 @@ hosts:                      # ranks are numbered in this order
     network: ib             # the link of a network adapter; default: the device's usual one
     switch: leaf0           # the switch it hangs on, a list for one an adapter; default: one switch for all hosts
     price: 3.00             # of these hosts' devices, where prices differ
+  - {devices: 4, device: mine, switch: leaf1}
 devices:                    # corrections of catalogue devices, or devices of your own
   h100: {memory: 94 GB, bandwidth: 3.9 TB/s}
   mine:

@@ -34,9 +34,14 @@ class Quantity:
             raise ValueError(f"{self.name} is a number and a unit, as in {self.example}, not '{text}'")
         number, unit = match.groups()
         if unit not in self.units:
-            what = f"there is no unit '{unit}' of {self.name}{did_you_mean(unit, self.units)}" if unit else f"{self.name} needs a unit"
+            what = f"there is no unit '{unit}' of {self.name}{self._nearest(unit)}" if unit else f"{self.name} needs a unit"
             raise ValueError(f"{what}, as in {self.example}")
         return round(Fraction(number) * self.units[unit])
+
+    def _nearest(self, unit: str) -> str:
+        """The units that differ in case only, where b is a bit and B a byte; else the nearest one."""
+        same = [u for u in self.units if u.lower() == unit.lower()]
+        return f"; did you mean {' or '.join(same)}?" if same else did_you_mean(unit, self.units)
 
 
 SIZE = Quantity("a size", _with(DECIMAL | BINARY, {"B": Fraction(1)}), "80 GB")

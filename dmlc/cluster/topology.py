@@ -33,6 +33,7 @@ class Topology:
 
         self.graph = networkx.Graph()
         self._paths: dict[tuple[int, int], list[str]] = {}
+        self._home: list[str] = []  # rank -> node of its host
         rank = 0
         for number, host in enumerate(machines):
             self._add_host(host.name or f"host{number}", host, rank)
@@ -50,6 +51,7 @@ class Topology:
         self.graph.add_node(node, kind="host")
         for i in range(host.count):
             device, adapter = rank_node(first + i), f"adapter {name}.{i // host.network.shared}"
+            self._home.append(node)
             self.graph.add_node(device, kind="device", device=host.device)
             self._edge(device, node, host.inside.bandwidth, -(-host.inside.alpha // 2), host.inside)
             if adapter not in self.graph:
@@ -75,9 +77,11 @@ class Topology:
     # -------------------------------------------------- paths
 
     def path(self, a: int, b: int) -> list[str]:
-        """Nodes from rank a to rank b on the way of least latency, fewest nodes among equal ones."""
+        """Nodes from rank a to rank b: through their host where that is one, else on the way of least latency, fewest nodes among equal ones."""
         import networkx
 
+        if self._home[a] == self._home[b]:  # an adapter that both use is no way from one to the other
+            return [rank_node(a), self._home[a], rank_node(b)] if a != b else [rank_node(a)]
         if (a, b) not in self._paths:
             weight: Any = lambda _u, _v, data: (data["latency"] << 8) + 1  # noqa: E731
             _, self._paths[a, b] = networkx.bidirectional_dijkstra(self.graph, rank_node(a), rank_node(b), weight)
