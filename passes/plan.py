@@ -3,7 +3,7 @@
 For each way to divide the devices into data x tensor parallel, the data axes follow the batch from the inputs and an integer
 programme chooses the rest (`dmlc.planner`). An explicit `dp=…,tp=…` adds hard bounds on each rank's share of the matrices and of the
 contractions; what cannot meet them is relaxed with a remark. Written: the mesh, `dmlc.place` on ops, `dmlc.sharding` on inputs and
-results, `dmlc.storage` on weights, and `dmlc.plan` on the module (price, proven bound, the second-best plan).
+results, `dmlc.storage` on weights, and on the module `dmlc.plan` (price, proven bound, the second-best plan) and `dmlc.work` (what a step computes).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dmlc.planner.pricing import is_matrix
 from dmlc.planner.request import Request
 from dmlc.planner.search import Planned, decide
 from dmlc.simulate.choice import Choice
+from dmlc.simulate.work import note_work
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,11 @@ class Plan(Pass):
         cost = CostModel.of(module)
         best, second = decide(module, request, cost)
         apply(module, best, second)
+        note_work(module)
         explain(module, best, request, context)
+        if len(kinds := cost.cluster.devices) > 1:
+            names = ", ".join(d.name for d in kinds)
+            context.remark(module.main.op, f"the cluster has different devices ({names}): planned for '{cost.cluster.device.name}', since every rank waits for the slowest")
         return True
 
 
