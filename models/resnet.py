@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dmlc.models.common import normal, seeded
+from dmlc.models.common import normal, seeded, token_ids
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -54,6 +54,22 @@ class ResNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(torch.flatten(self.pool(self.stages(self.stem(x))), 1))
+
+
+class WithLoss(nn.Module):
+    """x [batch, 3, height, width], target i64 [batch] -> the mean cross entropy."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.model(x), target)
+
+
+def with_loss(depths: tuple[int, ...], width: int, image: int, batch: int, labels: int):
+    """Basic blocks; a fixed batch with random targets, and the loss is the model's result."""
+    return seeded(WithLoss(ResNet(depths, width, False, labels))), (normal(batch, 3, image, image), token_ids(batch, 1, labels).flatten())
 
 
 def build(depths: tuple[int, ...], width: int, bottleneck: bool, image: int, batch: int, labels: int):

@@ -51,17 +51,18 @@ def part() -> Any:
 # ---------------------------------------------------------------- the two sides, in a rank's process
 
 
-def ddp_step(bucket_mb: int | None) -> Callable[[], float]:
-    """A function that makes one step and returns the loss; without a bucket size nothing is exchanged."""
+def ddp_step(bucket_mb: int | None, build: Callable[[], Any] = whole) -> Callable[[], float]:
+    """A function that makes one step and returns the loss; without a bucket size nothing is exchanged. `build` gives a model that returns its
+    loss, and the batch of all hosts."""
     import torch
 
-    module, args = whole()
-    rank = torch.distributed.get_rank()
-    mine = [x[rank * ROWS : (rank + 1) * ROWS] for x in args]
+    module, args = build()
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    mine = [x.chunk(ranks)[rank] for x in args]
     module.train()
     optimizer = torch.optim.AdamW(module.parameters(), RATE, weight_decay=DECAY, fused=True)
     if bucket_mb is not None:
-        module = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+        module = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     def step() -> float:
         optimizer.zero_grad()
@@ -104,14 +105,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """All figures of one link speed. Every rank runs this; the order of what is timed is the same on all."""
     pairs, steps, folder = settings["pairs"], settings["steps"], settings["folder"]
     parameters = sum(p.numel() for p in part()[0].parameters())
-    found: dict[str, Any] = {"parameters": parameters, "exchange": exchange(parameters), "buckets": {}}
-    sides: dict[str, Callable[[], float]] = {}
-    for bucket in settings["buckets"]:
-        sides["ddp"] = ddp_step(bucket)
-        sides["ddp"]()
-        found["buckets"][bucket] = block(sides["ddp"], steps)
-    best = min(found["buckets"], key=lambda b: mean(found["buckets"][b]))
-    found["bucket"], sides["ddp"] = best, ddp_step(best)
+    found: dict[str, Any] = {"parameters": parameters, "exchange": exchange(parameters), "buckets": bucket_times(settings["buckets"], steps)}
+    found["bucket"] = best = best_of(found["buckets"])
+    sides: dict[str, Callable[[], float]] = {"ddp": ddp_step(best)}
     sides["ddp compute"] = ddp_step(None)
     if folder:
         sides["dmlc"] = emitted_step(Path(folder) / "whole", HOSTS)
@@ -119,10 +115,31 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     found["losses"] = {name: [mean(step()) for _ in range(2)] for name, step in sides.items() if "compute" not in name}
     for step in (step for name, step in sides.items() if "compute" in name):
         step()
-    found["times"] = {name: [] for name in sides}
+    found["times"] = in_turns(sides, pairs, steps)
+    return found
+
+
+def bucket_times(buckets: Sequence[int], steps: int, build: Callable[[], Any] = whole) -> dict[int, float]:
+    """DDP's seconds a step by bucket size."""
+    found = {}
+    for bucket in buckets:
+        step = ddp_step(bucket, build)
+        step()
+        found[bucket] = block(step, steps)
+    return found
+
+
+def best_of(times: dict[int, float]) -> int:
+    """The bucket size that is fastest on the average of the ranks."""
+    return min(times, key=lambda b: mean(times[b]))
+
+
+def in_turns(sides: dict[str, Callable[[], float]], pairs: int, steps: int) -> dict[str, list[float]]:
+    """Seconds a step of every side, `pairs` times; every second time in the opposite order."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(pairs):
         for name in list(sides)[:: 1 if i % 2 == 0 else -1]:
-            found["times"][name].append(block(sides[name], steps))
+            found[name].append(block(sides[name], steps))
     return found
 
 
@@ -136,8 +153,8 @@ def mean(value: float) -> float:
     return float(x) / dist.get_world_size()
 
 
-def work(settings: dict[str, Any]) -> int:
-    """A rank's process."""
+def work(settings: dict[str, Any], measure: Callable[[dict[str, Any]], dict[str, Any]] = measure) -> int:
+    """A rank's process: the first rank writes what `measure` finds."""
     import torch
     import torch.distributed as dist
 
@@ -158,14 +175,14 @@ def compile_program(name: str, hosts: int, gigabits: float, out: Path) -> None:
     compile_folder(f"dmlc.tools.bench_training:{name}", out, hosts, f"dp={hosts}", cluster_of(hosts, gigabits), train=True, clip=False)
 
 
-def run_at(gigabits: float, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """All figures at one link speed. Raises `RuntimeError` when a host failed."""
+def run_at(gigabits: float, settings: dict[str, Any], seconds: float, program: str = "dmlc.tools.bench_training") -> dict[str, Any]:
+    """All figures at one link speed, from `program`'s ranks. Raises `RuntimeError` when a host failed."""
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
         text = json.dumps({**settings, "result": str(result)})
         cores = sorted(os.sched_getaffinity(0))
         with VirtualCluster(HOSTS, gigabits, [{cores[i % len(cores)]} for i in range(HOSTS)]) as cluster:
-            codes = cluster.wait(cluster.torchrun(["-m", "dmlc.tools.bench_training", "--work", text]), seconds)
+            codes = cluster.wait(cluster.torchrun(["-m", program, "--work", text]), seconds)
         if any(codes):
             raise RuntimeError(f"the hosts ended with {codes}")
         return json.loads(result.read_text())

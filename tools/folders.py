@@ -29,7 +29,7 @@ def cluster_of(ranks: int, gigabits: float | None, ranks_per_host: int = 1) -> A
 def compile_folder(source: str, out: Path, ranks: int, plan: str, cluster: Any, train: bool, **options: Any) -> Any:
     """What `dmlc compile SOURCE --devices RANKS --plan PLAN [--train]` does, for `cluster`; the model returns its loss, or has one of its own.
 
-    `loss` names the loss of a training step, `clip` says whether it clips gradients, `request` adds entries to the module's request, `attrs` to the module's attributes; the rest are `driver.Options`.
+    `loss` names the loss of a training step, `clip` says whether it clips gradients, `batch_norm` over what its statistics are, `request` adds entries to the module's request, `attrs` to the module's attributes; the rest are `driver.Options`.
     """
     from dmlc import driver
     from dmlc.cli.compile import kernels_of
@@ -39,7 +39,8 @@ def compile_folder(source: str, out: Path, ranks: int, plan: str, cluster: Any, 
 
     attrs: Mapping[str, Any] = options.pop("attrs", {})
     more: Mapping[str, Any] = options.pop("request", {})
-    training = Training(loss=options.pop("loss", ""), optimizer=options.pop("optimizer", "adamw"), clip=options.pop("clip", True)) if train else None
+    wanted = {name: options.pop(name) for name in ("loss", "optimizer", "clip", "batch_norm") if name in options}
+    training = Training(**{"loss": "", "optimizer": "adamw", **wanted}) if train else None
     given = driver.Options(ranks, plan, target="cpu", train=training, **options)
     loaded = driver.load(source, given)
     for each in filter(None, (loaded, loaded.evaluation)):
