@@ -9,53 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dmlc.cost.model import type_bytes
-from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
-from dmlc.simulate.liveness import BlockLiveness, block_liveness, root_of
+from dmlc.ir.core import BlockArgument, Function, Op, Value
+from dmlc.simulate.liveness import root_of
 
 CATEGORIES = ("parameters", "gradients", "states", "activations", "updates", "other")
 OF_ROLE = {"param": "parameters", "state": "states"}
 PASSED_ON = ("dmlc.add", "dmlc.cast", "dmlc.gradient")  # a sum or a cast of gradients is one
-
-
-def memory_at_peak(function: Function) -> dict[str, int]:
-    """Category -> bytes at the moment that needs most; loops count what their bodies need at their own worst moment."""
-    return _at_peak(function.body, categories_of(function))
-
-
-def _at_peak(block: Block, category: dict[Value, str]) -> dict[str, int]:
-    liveness = block_liveness(block)
-    alive = dict.fromkeys(CATEGORIES, 0)
-    position = _worst_position(liveness)
-    for r in liveness.ranges:
-        if r.begin <= position <= r.end:
-            alive[category.get(r.storage.value, "activations")] += r.storage.bytes
-    inner = _largest_region(liveness.ops[position], category) if position < len(liveness.ops) else {}
-    return {name: alive[name] + inner.get(name, 0) for name in CATEGORIES}
-
-
-def _worst_position(liveness: BlockLiveness) -> int:
-    """The first of the positions with the most bytes."""
-    size = max([len(liveness.ops), *(r.end + 1 for r in liveness.ranges)])
-    change = [0] * (size + 1)
-    for r in liveness.ranges:
-        change[r.begin] += r.storage.bytes
-        change[r.end + 1] -= r.storage.bytes
-    alive, best, at = 0, -1, 0
-    for p in range(size):
-        alive += change[p]
-        needed = alive + (liveness.scratch[p] if p < len(liveness.scratch) else 0)
-        if needed > best:
-            best, at = needed, p
-    return at
-
-
-def _largest_region(op: Op, category: dict[Value, str]) -> dict[str, int]:
-    if op.name == "kernel.fused" or not op.regions:
-        return {}
-    return max((_at_peak(b, category) for r in op.regions for b in r.blocks), key=lambda m: sum(m.values()))
-
-
-# ---------------------------------------------------------------- categories
 
 
 def categories_of(function: Function) -> dict[Value, str]:

@@ -1,23 +1,25 @@
-"""A whole step of a per-rank program: its time, how much of its communication is exposed, what its memory is taken by.
+"""A whole step of a per-rank program on all its ranks: its time, how much of its communication is exposed, what its memory is taken by.
 
-The program is walked as it is written, with the clocks of `dmlc.simulate.engine`: one of computation and one for each set of mesh axes,
-which loops hand on, so that a collective started before a loop still holds its link inside. A loop's body is walked until an
-iteration leaves the clocks as it found them; the others are equal to it and are only counted.
+The program is run as it is written by the event engine (`dmlc.simulate.events`), one lane for each class of ranks that run alike
+(`dmlc.simulate.events_classes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
-from dmlc.ir.builder import TERMINATORS
-from dmlc.ir.core import Block, Module, Op, Value
-from dmlc.ops.comm import base_name, is_start
-from dmlc.simulate.categories import memory_at_peak
-
-Axes = tuple[str, ...]
+from dmlc.ir.core import Block, Function, Module, Op
+from dmlc.simulate.engine import Bounds
+from dmlc.simulate.events_classes import Classes, Delays, RankClass
+from dmlc.simulate.events_lanes import Lane
+from dmlc.simulate.events_program import COMPUTE, POST
+from dmlc.simulate.longest import critical_path
+from dmlc.simulate.memory import Held, all_regions, memory_map
+from dmlc.simulate.rows import name_of
+from dmlc.simulate.run import Event, Run
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,38 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(self.count + other.count, self.bytes + other.bytes, self.time + other.time)
 
-    def times(self, count: int) -> Traffic:
-        return Traffic(self.count * count, self.bytes * count, self.time * count)
+
+@dataclass(frozen=True)
+class Peak:
+    """Where memory is fullest: the op's id and name, and when it begins (None in a branch that was not taken)."""
+
+    op: str = ""
+    name: str = ""
+    time: int | None = None
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """Times in picoseconds, sizes in bytes, all of one rank.
+    """Times in picoseconds, sizes in bytes, all of one rank: one of those that hold the others up the most.
 
     time           of the step
     computation    the compute stream's busy time
     communication  the streams' busy times, added up
-    exposed        time in which computation waits for communication: time - computation
+    exposed        time in which computation waits for communication: what is neither computation nor waiting for the host
     peak           most bytes alive at a time
     memory         what these bytes are, by category (`dmlc.simulate.categories`); adds up to the peak
     traffic        collectives by kind ("all_reduce"), `Traffic` each
     streams        busy time by stream: mesh axes joined by commas
+    host           the host's own time for issuing all units
+    starved        time in which computation waits for the host
+    flops          floating-point operations
+    by_kind        busy time by kind of op (`dmlc.simulate.kinds`): "matmul", ..., "all_reduce", ..., and "host", which is `starved`
+    sources        busy time at full speed by the source of its price (measured | table | model | default)
+    defaults       kinds of op whose price is a default for want of anything better, and how many of them run
+    bounds         what no order of this program can beat
+    peak_at        where memory is fullest
+    ranks          the ranks this is true of, on one kind of `device`
+    classes        the reports of all classes of ranks, where there are several; each has its own events
     """
 
     time: int
@@ -57,118 +75,119 @@ class StepReport:
     memory: AttrDict
     traffic: AttrDict
     streams: AttrDict
+    host: int
+    starved: int
+    flops: int
+    by_kind: AttrDict
+    sources: AttrDict
+    defaults: AttrDict
+    bounds: Bounds
+    peak_at: Peak
+    ranks: tuple[int, ...]
+    device: str
+    run: Run = field(repr=False, compare=False)
+    classes: tuple[StepReport, ...] = ()
 
     @property
     def exposed_share(self) -> float:
         """Part of the communication that is not hidden behind computation, 0 to 1; 0 where nothing is communicated."""
         return min(self.exposed / self.communication, 1.0) if self.communication else 0.0
 
+    @property
+    def gap(self) -> float:
+        """How far the time is above the bound: 0.1 = ten percent."""
+        return self.time / self.bounds.best - 1 if self.bounds.best else 0.0
 
-def simulate_step(module: Module, cost: CostModel) -> StepReport:
-    """One run of a per-rank program's main function, with the numbers of iterations that its loops name."""
-    walk = _Walk(cost)
-    walk.block(module.main.body)
-    memory = memory_at_peak(module.main)
-    time = max([walk.now, *walk.free.values()])
-    streams = AttrDict((",".join(axes), busy) for axes, busy in walk.totals.busy.items())
-    computation = walk.totals.computation
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What ran when, in the order of begin (`dmlc.simulate.run.Event`)."""
+        return self.run.events
+
+    @property
+    def memory_over_time(self) -> tuple[tuple[int, Held], ...]:
+        """(time, bytes by category from then on); categories as in `dmlc.simulate.categories.CATEGORIES`."""
+        return self.run.memory
+
+
+def simulate_step(module: Module, cost: CostModel, delays: Delays | None = None) -> StepReport:
+    """One run of a per-rank program's main function on all ranks, with the numbers of iterations that its loops name. `delays` names ranks that
+    compute slower, by a factor. Raises `DmlcError` where ranks would wait for each other forever."""
+    main = module.main
+    classes = Classes(main, cost, delays)
+    maps = [memory_map(main, _regions_of(classes, one)) for one in classes.classes]
+    engine = classes.engine([m.marks for m in maps])
+    engine.run()
+    reports = [_report(main, Run(engine, *three)) for three in zip(engine.lanes, classes.classes, maps)]
+    slowest = max(reports, key=lambda r: r.computation + r.starved)
+    return slowest if len(reports) == 1 else replace(slowest, classes=tuple(reports))
+
+
+def _regions_of(classes: Classes, ranks: RankClass) -> Callable[[Op], Sequence[Block]]:
+    """The blocks of an op that ranks of a class may run: of a pipeline only their stage."""
+    place = classes.mesh.coordinates(ranks.first)
+    return lambda op: [op.regions[place[op.attrs["axis"]]].block] if op.name == "pipe.schedule" else all_regions(op)
+
+
+def _report(main: Function, run: Run) -> StepReport:
+    lane = run.lane
+    streams = AttrDict((",".join(s.axes), lane.moved(i)) for i, s in enumerate(lane.program.streams))
+    costs = list(run.costs())
+    by_source: dict[str, int] = {}
+    for _, cost in costs:
+        by_source[cost.source] = by_source.get(cost.source, 0) + cost.time
     return StepReport(
-        time, computation, sum(streams.values()), time - computation, sum(memory.values()), AttrDict(memory), AttrDict(walk.totals.traffic), streams
+        time=run.end,
+        computation=run.computation,
+        communication=sum(streams.values()),
+        exposed=run.end - run.computation - lane.starved,
+        peak=run.map.peak_bytes,
+        memory=AttrDict(run.map.by_category()),
+        traffic=AttrDict(_traffic(run)),
+        streams=streams,
+        host=lane.issuing,
+        starved=lane.starved,
+        flops=sum(cost.flops for _, cost in costs),
+        by_kind=AttrDict(run.by_kind),
+        sources=AttrDict({s: time for s, time in by_source.items() if time}),
+        defaults=AttrDict(_defaults(run)),
+        bounds=_bounds(main.body, run),
+        peak_at=_peak(run),
+        ranks=run.ranks.ranks,
+        device=run.ranks.device.name,
+        run=run,
     )
 
 
-@dataclass
-class _Totals:
-    """What has been done so far."""
-
-    computation: int = 0
-    busy: dict[Axes, int] = field(default_factory=dict)
-    traffic: dict[str, Traffic] = field(default_factory=dict)
-
-    def copy(self) -> _Totals:
-        return _Totals(self.computation, dict(self.busy), dict(self.traffic))
-
-    def repeat_since(self, before: _Totals, count: int) -> None:
-        """Add `count` times what has been added since `before`."""
-        self.computation += (self.computation - before.computation) * count
-        for axes, busy in self.busy.items():
-            self.busy[axes] += (busy - before.busy.get(axes, 0)) * count
-        for kind, now in self.traffic.items():
-            self.traffic[kind] = now + now.times(count) + before.traffic.get(kind, Traffic()).times(-count)
+def _traffic(run: Run) -> dict[str, Traffic]:
+    found: dict[str, Traffic] = {}
+    for i, item in enumerate(run.items):
+        if item.moves and (count := run.lane.runs(i)):
+            found[item.kind] = found.get(item.kind, Traffic()) + Traffic(count, item.cost.bytes * count, item.cost.time * count)
+    return found
 
 
-class _Walk:
-    """The clocks: `now` of the rank, `free` of each stream, `done` of each collective in flight (by its future)."""
+def _defaults(run: Run) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for i, item in enumerate(run.items):
+        if item.cost.source == "default" and (count := run.lane.runs(i)):
+            found[item.op.name] = found.get(item.op.name, 0) + count
+    return found
 
-    def __init__(self, cost: CostModel):
-        self.cost = cost
-        self.now = 0
-        self.free: dict[Axes, int] = {}
-        self.done: dict[Value, int] = {}
-        self.totals = _Totals()
 
-    def block(self, block: Block) -> None:
-        for op in block:
-            if op.name not in TERMINATORS:
-                self._op(op)
+def _bounds(block: Block, run: Run) -> Bounds:
+    computing, moving = run.loads()
+    return Bounds(computing, moving, critical_path(block, _times(run.lane)), run.lane.issuing)
 
-    def _op(self, op: Op) -> None:
-        if op.regions and op.name != "kernel.fused":
-            self._regions(op)
-        elif op.name == "comm.wait":
-            self.now = max(self.now, self.done.pop(op.operands[0], 0))
-        elif op.dialect == "comm" and op.name != "comm.axis_index":
-            self._communicate(op)
-        else:
-            time = self.cost.op(op).time
-            self.now += time
-            self.totals.computation += time
 
-    def _communicate(self, op: Op) -> None:
-        """A start only queues; a synchronous collective, or a message, is waited for."""
-        axes = tuple(op.attrs.get("axes") or (op.attrs["axis"],))
-        price = self.cost.op(op)
-        begin = max(self.now, self.free.get(axes, 0))
-        self.free[axes] = end = begin + price.time
-        if is_start(op):
-            self.done[op.results[0]] = end
-        else:
-            self.now = end
-        kind = base_name(op).removeprefix("comm.")
-        self.totals.busy[axes] = self.totals.busy.get(axes, 0) + price.time
-        self.totals.traffic[kind] = self.totals.traffic.get(kind, Traffic()) + Traffic(1, price.bytes, price.time)
+def _times(lane: Lane) -> dict[Op, int]:
+    """What each op takes alone."""
+    items = lane.program.items
+    return {items[i[1]].op: i[2 if i[0] == COMPUTE else 4] for i in lane.code if i[0] in (COMPUTE, POST)}
 
-    # -------------------------------------------------- loops, branches
 
-    def _regions(self, op: Op) -> None:
-        if op.name == "dmlc.cond" or op.name == "pipe.schedule":
-            self._slowest([r.block for r in op.regions])
-            return
-        count = op.attrs.get("count", 1)
-        for done in range(1, count + 1):
-            state, now, totals = self._relative(), self.now, self.totals.copy()
-            self.block(op.region.block)
-            if self._relative() == state:
-                self._skip(count - done, self.now - now, totals)
-                return
+def _peak(run: Run) -> Peak:
+    op = run.map.at
+    if op is None:
+        return Peak()
+    return Peak(op.id, name_of(op), run.peak_time)
 
-    def _relative(self) -> tuple[int, ...]:
-        """How long each stream is still busy: all that the time of what follows depends on."""
-        return tuple(max(0, end - self.now) for end in self.free.values())
-
-    def _skip(self, count: int, time: int, before: _Totals) -> None:
-        """`count` more iterations like the last, which took `time` and found `before`."""
-        self.totals.repeat_since(before, count)
-        self.now += time * count
-        self.free = {axes: end + time * count for axes, end in self.free.items()}
-        self.done = {future: end + time * count for future, end in self.done.items()}
-
-    def _slowest(self, blocks: Sequence[Block]) -> None:
-        """A rank takes one of the blocks: the one that ends last."""
-        start = (self.now, self.free, self.done, self.totals)
-        ends = []
-        for block in blocks:
-            self.now, self.free, self.done, self.totals = start[0], dict(start[1]), dict(start[2]), start[3].copy()
-            self.block(block)
-            ends.append((self.now, self.free, self.done, self.totals))
-        self.now, self.free, self.done, self.totals = max(ends, key=lambda e: e[0])

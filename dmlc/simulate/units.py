@@ -292,7 +292,9 @@ class UnitGraph:
             stream=tuple(self._stream(m, streams) for m in members),
             preds=tuple(tuple(sorted(place[p] for p in preds[u])) for u in order),
             streams=streams,
-            storages=tuple(storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *(a for a in arguments if a not in replaced)])),
+            storages=tuple(
+                storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *(a for a in arguments if a not in replaced)])
+            ),
             scratch=tuple(self._scratch(m) for m in members),
             nodes=tuple(map(tuple, members)),
             host=tuple(max(self.nodes[n].host for n in m) for m in members),
@@ -364,5 +366,3 @@ def topological(preds: Sequence[Iterable[int]]) -> tuple[list[int], list[int]]:
                 heapq.heappush(ready, s)
     done = set(order)
     return order, [u for u in range(len(preds)) if u not in done]
-
-
