@@ -19,13 +19,15 @@ from dmlc.record import plan_record as plan_record
 from dmlc.training import HELD, Pin, Training, batch_of, degrees_of, evaluation_form, freeze, mark_ranges, name_loss, same_weights, unused_parameters
 
 USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
+SCHEDULES = ("joint", "passes")  # who decides groups, buckets, chunks and order; the last is the usual one
 
 
 @dataclass(frozen=True)
 class Options:
     """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16, `train` None for a program that is not trained.
     `freeze` is a regular expression over parameters that training leaves alone, `microbatches` how many parts the batch is worked through in.
-    `cluster` says the devices and their links; None for `devices` of the target with their usual links."""
+    `cluster` says the devices and their links; None for `devices` of the target with their usual links. `schedule`: groups, buckets, chunks and order
+    are decided together (`joint`) or by one pass after another (`passes`)."""
 
     devices: int = 1
     plan: str = "auto"
@@ -45,6 +47,7 @@ class Options:
     microbatches: int = 1
     cluster: Cluster | None = None
     measured: str = ""  # hash of a database of measured times
+    schedule: str = ""
 
 
 @dataclass
@@ -192,7 +195,7 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     compiled = run_pipeline(loaded, options, progress)
     if loaded.evaluation is not None:
         dump = options.dump / "evaluation" if options.dump is not None else None
-        same = replace(options, plan=degrees_of(compiled.module) or options.plan, pipeline="evaluation", dump=dump)
+        same = replace(options, plan=degrees_of(compiled.module) or options.plan, pipeline="", dump=dump)
         compiled.evaluation = run_pipeline(loaded.evaluation, same, progress, "eval", Pin(compiled.module))
         same_weights(compiled.module, compiled.evaluation.module)
     return compiled
@@ -209,7 +212,7 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     module = loaded.module
     annotate(module, options, mode)
     context = Context(loaded.weights)
-    passes = parse_pipeline(options.pipeline or USUAL[module.attrs.get("dmlc.mode")], PIPELINES)
+    passes = parse_pipeline(options.pipeline or usual_pipeline(module), PIPELINES)
     if before_plan is not None:
         at = next(i for i, p in enumerate(passes) if p.name == "plan")
         passes = (*passes[:at], before_plan, *passes[at:])
@@ -220,6 +223,12 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     manager = PassManager(passes, True, options.check, options.dump, False, progress)
     reports = manager.run(module, context)
     return Compiled(loaded, module, context.weights, reports, loaded.remarks + context.remarks, before)
+
+
+def usual_pipeline(module: Module) -> str:
+    """The name of the pipeline that a module with its request in it goes through."""
+    name = USUAL[module.attrs.get("dmlc.mode")]
+    return f"{name}-joint" if module.attrs["dmlc.request"].get("schedule", SCHEDULES[-1]) == "joint" else name
 
 
 def _save_weights(loaded: Loaded, folder: Path) -> None:
@@ -243,6 +252,8 @@ def annotate(module: Module, options: Options, mode: str = "train") -> None:
         request["memory"] = options.memory
     if options.slack is not None:
         request["slack"] = options.slack
+    if options.schedule:
+        request["schedule"] = options.schedule
     if options.train is not None:
         request |= {"microbatches": options.microbatches, **batch_of(module)}
     refuse_other_request(module, options)
@@ -270,7 +281,7 @@ def refuse_other_request(module: Module, options: Options) -> None:
         raise DmlcError(f"--measured holds {options.measured}, but the text asks for {module.attrs['dmlc.measured']} (in dmlc.measured)", notes=("leave --measured out, or edit the text",))
     said = {**module.attrs["dmlc.request"], "target": module.attrs.get("dmlc.cluster", {}).get("device")}
     usual = Options()
-    for name in ("devices", "plan", "precision", "memory", "slack", "target"):
+    for name in ("devices", "plan", "precision", "memory", "slack", "schedule", "target"):
         asked, has = getattr(options, name), said.get(name, "nothing")
         if asked not in (getattr(usual, name), has):
             raise DmlcError(f"--{name} {asked} is not what the text says: {has} (in dmlc.{'cluster' if name == 'target' else 'request'})", notes=(f"leave --{name} out, or edit the text",))

@@ -15,6 +15,21 @@ SIMPLIFY = (
     "dce",
 )
 
+PASSES = (
+    "fuse",
+    "tensor-fusion",
+    "tensor-partition",
+    "schedule",  # after the buckets, since it orders their starts
+)
+
+JOINT = (
+    "joint",  # decides what the four would; they carry it out
+    "fuse{given}",
+    "tensor-fusion{given}",
+    "tensor-partition{given}",  # for chunks that somebody writes into a dump: joint's own are made
+    "schedule{given}",
+)
+
 PER_RANK = (
     "mask-elim",
     "canonicalize",
@@ -22,10 +37,7 @@ PER_RANK = (
     "dce",
     "overlap-split",
     "layout",
-    "fuse",
-    "tensor-fusion",
-    "tensor-partition",
-    "schedule",  # after the buckets, since it orders their starts
+    *PASSES,
     "plan-memory",
     "outline-kernels",  # last: the passes above look into fused regions
 )
@@ -75,4 +87,24 @@ TRAINING = (
 
 EVALUATION = (*GLOBAL, "canonicalize", "cse", "dce", "mixed-precision", "plan", "partition", *PER_RANK)  # weights lie where the training program has them
 
-PIPELINES = {name: ",".join(passes) for name, passes in {"simplify": SIMPLIFY, "inference": INFERENCE, "training": TRAINING, "evaluation": EVALUATION}.items()}
+# What is decided per rank, one decision more in each line: for `dmlc compile --ablation` and tools/bench_joint.py.
+ABLATION = {
+    "none": (),  # every collective where the program has it, waited for at once
+    "buckets": ("tensor-fusion",),
+    "+ partition": ("tensor-fusion", "tensor-partition"),
+    "+ order": ("tensor-fusion", "tensor-partition", "schedule"),
+    "+ fusion": PASSES,
+    "joint": JOINT,
+}
+
+
+def deciding(pipeline: tuple[str, ...], by: tuple[str, ...]) -> str:
+    """A pipeline's text with `by` in place of the passes that decide groups, buckets, chunks and order one after another."""
+    at = pipeline.index(PASSES[0])
+    return ",".join((*pipeline[:at], *by, *pipeline[at + len(PASSES) :]))
+
+
+USUAL = {"inference": INFERENCE, "training": TRAINING, "evaluation": EVALUATION}
+
+PIPELINES = {"simplify": ",".join(SIMPLIFY)} | {name: ",".join(passes) for name, passes in USUAL.items()}
+PIPELINES |= {f"{name}-joint": deciding(passes, JOINT) for name, passes in USUAL.items()}

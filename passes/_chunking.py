@@ -177,7 +177,7 @@ def apply(target: Module | Block, choice: Choice) -> bool:
             if cut is None or not is_convex(ops, number):
                 why = f"{len(ops)} connected ops share no dim that all of them treat row by row"
                 raise DmlcError(f"'{ops[0].name}' cannot be cut into {count} chunks: {why}", ops[0].loc)
-            _split(ops, cut, count, ids)
+            split(ops, cut, count, ids)
             changed = True
         if changed:
             sort_block(block)
@@ -210,20 +210,26 @@ def numbered(block: Block) -> dict[Op, int]:
     return {op: i for i, op in enumerate(block)}
 
 
-def _split(ops: Sequence[Op], cut: Cut, count: int, ids: IdPool) -> None:
-    """Replace `ops` by `count` copies on parts of the cut dim."""
+def split(ops: Sequence[Op], cut: Cut, count: int, ids: IdPool) -> list[list[Op]]:
+    """Replace `ops` by `count` copies on parts of the cut dim; gives the copies, chunk by chunk."""
     b = Builder.after(ops[-1], ids)
-    width = ceildiv(cut.size, count)
-    ranges = [(at, min(at + width, cut.size)) for at in range(0, cut.size, width)]
-    parts = [_copy(ops, cut, b, i, start, stop) for i, (start, stop) in enumerate(ranges)]
+    parts = [_copy(ops, cut, b, i, start, stop) for i, (start, stop) in enumerate(ranges(cut.size, count))]
     members = set(ops)
     for op in ops:
         for result in op.results:
             if any(u not in members for u in result.users):
                 joined = _join(b, op, [part[result] for part in parts], cut.dims[result], result.tensor)
                 result.replace_uses(joined, lambda user: user not in members)
+    made = [[owner for op in ops if (owner := part[op.results[0]].op) is not None] for part in parts]
     for op in reversed(ops):
         op.erase()
+    return made
+
+
+def ranges(size: int, count: int) -> list[tuple[int, int]]:
+    """Where the chunks of a dim begin and end: equal ones, the last shorter; fewer than `count` where the size is small."""
+    width = ceildiv(size, count)
+    return [(at, min(at + width, size)) for at in range(0, size, width)]
 
 
 def _join(b: Builder, op: Op, values: list[Value], dim: int, whole: TensorType) -> Value:
@@ -239,18 +245,18 @@ def _copy(ops: Sequence[Op], cut: Cut, b: Builder, index: int, start: int, stop:
         with b.for_op(op):
             for v in op.operands:
                 if v in cut.dims and v not in mapping:
-                    type_ = _narrowed(v.tensor, cut.dims[v], stop - start)
+                    type_ = narrowed(v.tensor, cut.dims[v], stop - start)
                     mapping[v] = b.emit("dmlc.slice", v, dim=cut.dims[v], start=start, stop=stop, step=1, types=[type_], tag=f"in{index}")
             attrs = {k: v for k, v in op.attrs.items() if k not in ("dmlc.id", KEY)}
             if "dmlc.name" in attrs:
                 attrs["dmlc.name"] = f"{attrs['dmlc.name']}.{index}"
             if is_collective(op):
                 attrs[PART] = index  # later passes neither merge nor cut it again
-            types = [_narrowed(r.tensor, cut.dims.get(r), stop - start) for r in op.results]
+            types = [narrowed(r.tensor, cut.dims.get(r), stop - start) for r in op.results]
             made = b.op(op.name, [mapping.get(v, v) for v in op.operands], attrs, types, tag=f"c{index}")
         mapping.update(zip(op.results, made.results))
     return mapping
 
 
-def _narrowed(type_: TensorType, dim: int | None, size: int) -> TensorType:
+def narrowed(type_: TensorType, dim: int | None, size: int) -> TensorType:
     return type_ if dim is None else type_.with_shape((*type_.shape[:dim], size, *type_.shape[dim + 1 :]))

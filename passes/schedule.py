@@ -18,7 +18,7 @@ from dmlc.ops.comm import base_name, is_collective, is_start
 from dmlc.passes._reorder import place
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
-from dmlc.simulate.choice import regions_of
+from dmlc.simulate.choice import NOT_ORDERED, regions_of
 from dmlc.simulate.engine import Simulation, simulate_block
 from dmlc.simulate.liveness import outside_values
 from dmlc.simulate.ordering import EFFORT, find_order
@@ -26,7 +26,8 @@ from dmlc.simulate.ordering import EFFORT, find_order
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Orders each region by simulated time under the cluster's memory. `effort` bounds the local search (units replayed)."""
+    """Orders each region by simulated time under the cluster's memory. `effort` bounds the local search (units replayed). With `given` the order
+    stays as it stands, and collectives only begin where they are and are waited for before their first reader."""
 
     name = "schedule"
     numerics = "exact"
@@ -34,6 +35,7 @@ class Schedule(Pass):
     ensures = ("scheduled",)
 
     effort: int = EFFORT
+    given: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
         cost = CostModel.of(module)
@@ -48,6 +50,8 @@ class Schedule(Pass):
     def _block(self, block: Block, cost: CostModel, context: Context) -> bool:
         if not any(op.dialect == "comm" and op.name != "comm.axis_index" for op in block):
             return False
+        if self.given:
+            return _apply_block(block, [op for op in block if op.name not in NOT_ORDERED])
         before = simulate_block(block, cost)
         choice = decide(UnitGraph(block, cost), Choice(), cost, self.effort)
         changed = apply(block, choice)

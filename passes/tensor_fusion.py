@@ -36,19 +36,20 @@ PER_OPERAND = ("dims", "sizes", "grains", "split_dims", "split_sizes", "split_gr
 
 @dataclass(frozen=True)
 class TensorFusion(Pass):
-    """`max_bytes` bounds a bucket (0: no bound). Buckets that the text gives (`dmlc.bucket`) are merged as they are."""
+    """`max_bytes` bounds a bucket (0: no bound). Buckets that the text gives (`dmlc.bucket`) are merged as they are; with `given` no others."""
 
     name = "tensor-fusion"
     numerics = "exact"
     requires = ("partitioned",)
 
     max_bytes: int = 0
+    given: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
         cost = CostModel.of(module)
         choice = Choice.of(module, order=False)
         memory = module.attrs.get("dmlc.request", {}).get("memory", 0)
-        for _, block in regions_of(module.main):
+        for _, block in () if self.given else regions_of(module.main):
             choice = decide(UnitGraph(block, cost), choice, cost, self.max_bytes, memory)
         return apply(module, choice)
 

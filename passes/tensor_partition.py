@@ -7,26 +7,30 @@ In a training step new parameters are brought to where they rest in the order in
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module, Op
 from dmlc.ops.comm import is_start
 from dmlc.passes import _chunking
+from dmlc.passes._joint_region import JointRegion
 from dmlc.passes._next_use import by_next_use
 from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate.joint import Plan, search
 from dmlc.simulate.ordering import price
 from dmlc.simulate.units import Node
 
 apply = _chunking.apply
+SEARCH = 500_000  # units simulated to find what to cut
 
 
 @dataclass(frozen=True)
 class TensorPartition(Pass):
     """`chunks` fixes the number of pieces (0: the best of 2, 4, 8); `force` splits every collective that costs more than its start-up
-    even if the simulation sees no gain."""
+    even if the simulation sees no gain. With `given` only what the text marks (`dmlc.chunks`) is cut, and no update moves."""
 
     name = "tensor-partition"
     numerics = "exact"
@@ -34,8 +38,11 @@ class TensorPartition(Pass):
 
     chunks: int = 0
     force: bool = False
+    given: bool = False
 
     def run(self, module: Module, context: Context) -> bool:
+        if self.given:
+            return apply(module, Choice.of(module, order=False))
         cost = CostModel.of(module)
         graph = UnitGraph.of(module.main, cost)
         choice = decide(graph, Choice.of(module, order=False), cost, self.chunks, self.force)
@@ -73,6 +80,16 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, f
             best_time, best = min(timed)
             choice = options[best]
     return choice
+
+
+def choose(region: JointRegion, sets: Iterable[Sequence[int]] = (), effort: int = SEARCH) -> dict[int, int]:
+    """Node -> chunks for the collectives that shorten the region's program when cut, with these sets of nodes and the best order known."""
+    whole = Plan.of(region.problem, sets)
+    ordered = search(region.problem, [whole], 0, effort, frozenset(("order",)))
+    if not region.problem.chunks or ordered.time <= ordered.bound:
+        return {}
+    cut = search(region.problem, [ordered.plan], 0, effort, frozenset(("order", "chunks")))
+    return dict(cut.plan.chunks) if cut.time < ordered.time else {}
 
 
 def _has_rival(graph: UnitGraph, op: Op) -> bool:

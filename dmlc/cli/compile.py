@@ -52,6 +52,7 @@ def add_request(p: Parser) -> None:
     p.add_argument("--trainable", metavar="REGEX", help="which initializers training would change")
     p.add_argument("--memory", default="", metavar="SIZE", help="most a rank may hold, as in 80GB")
     p.add_argument("--slack", type=float, help="how far a rank's share may exceed an even one under an explicit plan; default 0.10")
+    p.add_argument("--schedule", choices=("joint", "passes"), default="", help="decide fusion, buckets, chunks and order together, or pass by pass; default passes")
     p.add_argument("--pipeline", default="", metavar="TEXT", help="passes to run instead of the usual ones")
 
 
@@ -181,7 +182,7 @@ def options_of(args: argparse.Namespace) -> Options:
     cluster = cluster_of(args)
     try:
         check_request(args)
-        return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "")
+        return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "", schedule=args.schedule)
     except DmlcError as e:
         raise Usage(f"dmlc compile: {e}\n") from None
 
