@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dmlc.codegen.copied import prelude_text, source_of
-from dmlc.codegen.output import TRAINING_FILES
+from dmlc.codegen.output import FILES, TRAINING_FILES
 
 INPUTS, HIDDEN, CLASSES = 6, 5, 3
 PARAMS = {"w1": (HIDDEN, INPUTS), "b1": (HIDDEN,), "w2": (CLASSES, HIDDEN)}
@@ -125,7 +125,7 @@ def write_training_folder(out: Path, ranks: int, rows: int = 2, microbatches: in
     sums = [row(name, "result", ()) for name in ("loss_sum", "count", "correct")]
     texts = {"model.py": MODEL.format(split=split and ranks > 1), "table.py": table(ranks, given, results(ranks, split), train)}
     texts |= {"evaluation.py": EVALUATION, "evaluation_table.py": table(ranks, kept, sums, train), "prelude.py": prelude_text()}
-    for name in ("runtime.py", "launch.py", *TRAINING_FILES):
+    for name in (*FILES, *TRAINING_FILES):
         texts[name] = source_of("dmlc.codegen.output", name)
     for name, text in texts.items():
         (out / name).write_text(text)

@@ -13,8 +13,9 @@ from typing import Any
 
 from dmlc import __version__
 from dmlc.codegen.copied import prelude_text, source_of
-from dmlc.codegen.output import TRAINING_FILES
-from dmlc.codegen.pytorch import emit_model
+from dmlc.codegen.lines import lines_text
+from dmlc.codegen.output import FILES, TRAINING_FILES
+from dmlc.codegen.pytorch import emit_model, emit_with_lines
 from dmlc.codegen.table import TARGET, emit_table
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
@@ -36,7 +37,8 @@ README = """# Compiled by dmlc {version}
     torchrun --standalone --nproc-per-node {ranks} launch.py --inputs x.npz --save y.npz
 
 Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` is the program of one rank, `program.mlir` the IR it was
-written from, `plan.json` the decisions and their reasons, `kernels.py` the fused kernels, `table.py` the shapes and shardings.
+written from, `plan.json` the decisions and their reasons, `kernels.py` the fused kernels, `table.py` the shapes and shardings. With
+--profile the program times its ops, which `lines.json` names by line, and writes `profile.json` and `trace.json`.
 """
 
 TRAINING_README = """# Compiled by dmlc {version}
@@ -53,7 +55,8 @@ On several machines set NNODES, NODE_RANK and MASTER_ADDR; `slurm.sh` is an exam
 
 Needs torch, safetensors and numpy (and triton on a GPU), not dmlc. `model.py` is one step of one rank, `evaluation.py` the model as it is
 evaluated (--eval-data), `program.mlir` and `evaluation.mlir` the IR they were written from, `plan.json` the decisions and their reasons,
-`table.py` the shapes and shardings, `train.py` and the files it imports the loop around the step.
+`table.py` the shapes and shardings, `train.py` and the files it imports the loop around the step. With --profile the first steps time their
+ops, which `lines.json` names by line, and write `profile.json` and `trace.json`.
 """
 
 
@@ -136,12 +139,13 @@ def _write_files(
         (out / "weights").mkdir()
         save_file({name: t.contiguous() for name, t in sorted(weights.items())}, str(out / weights_file))
     title = f"{source}, compiled by dmlc {__version__} for {ranks} rank(s): {plan.get('plan', '')}."
+    model, lines = emit_with_lines(module, title)
     texts = {
-        "model.py": emit_model(module, title),
+        **{name: source_of("dmlc.codegen.output", name) for name in FILES},
+        "model.py": model,
+        "lines.json": lines_text(lines),
         "table.py": emit_table(module, weights_file, source),
         "prelude.py": prelude_text(),
-        "runtime.py": source_of("dmlc.codegen.output", "runtime.py"),
-        "launch.py": source_of("dmlc.codegen.output", "launch.py"),
         "launch.sh": LAUNCH_SH.format(ranks=ranks),
         "program.mlir": print_module(module),
         "plan.json": json.dumps(plan, indent=2) + "\n",

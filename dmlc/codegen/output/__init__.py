@@ -1,7 +1,9 @@
 """Files that are copied as they are into an output folder. They need torch, safetensors and numpy, never dmlc.
 
-Every folder gets `runtime.py` and `launch.py`; one that trains gets these too, and `launch_train.sh` as its `launch.sh`.
+Every folder gets `FILES`; one that trains gets `TRAINING_FILES` too, and `launch_train.sh` as its `launch.sh`.
 """
+
+FILES = ("runtime.py", "launch.py", "timing.py", "timeline.py", "alone.py")
 
 TRAINING_FILES = (
     "train.py",

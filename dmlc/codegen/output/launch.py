@@ -25,7 +25,15 @@ def options():
     parser.add_argument("--repeat", type=int, default=5, help="timed runs after the first")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=0)
+    add_profiling(parser)
     return parser.parse_args()
+
+
+def add_profiling(parser):
+    parser.add_argument("--profile", type=int, nargs="?", const=5, default=0, metavar="STEPS", help="time every op in so many steps after the first ones; default 5")
+    parser.add_argument("--profile-to", default=str(HERE / "profile.json"), metavar="FILE", help="where the times go; default: profile.json in this folder")
+    parser.add_argument("--trace", metavar="FILE", help="with --profile: one of these steps for Perfetto")
+    parser.add_argument("--alone", action="store_true", help="one process plays rank 0, its collectives are local copies: for --profile without a cluster")
 
 
 def start_ranks(count):
@@ -52,13 +60,13 @@ def main():
     if args.kernels == "interpret":
         os.environ["TRITON_INTERPRET"] = "1"
     if "RANK" not in os.environ:
-        if table.RANKS > 1:
+        if table.RANKS > 1 and not args.alone:
             return start_ranks(table.RANKS)
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     import torch.distributed as dist
 
     world = int(os.environ["WORLD_SIZE"])
-    if world != table.RANKS:
+    if world != (1 if args.alone else table.RANKS):
         print(f"this program is compiled for {table.RANKS} ranks, but torchrun started {world}", file=sys.stderr)
         return 2
     device = choose_device(args)
@@ -67,11 +75,31 @@ def main():
         return 2
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if args.alone:
+        play_alone(device)
     try:
         return run(args, device)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def play_alone(device):
+    """From now on the runtime's collectives are local copies."""
+    import alone
+    import runtime
+
+    runtime.dist = alone.Alone("nccl" if device.type == "cuda" else "gloo")
+
+
+def profiled(args, program, mesh, device, say):
+    """The program, or one that times its ops and then writes what it found."""
+    if not args.profile:
+        return program
+    import timeline
+    import timing
+
+    return timing.Profiled(program, mesh, device, args.profile, lambda found: timeline.save(found, args.profile_to, args.trace, say))
 
 
 def choose_device(args):
@@ -89,13 +117,13 @@ def choose_device(args):
 def run(args, device):
     import table
 
-    results, first, times = execute(load_inputs(args), device, args.repeat)
+    results, first, times = execute(load_inputs(args), device, args.repeat, lambda program, mesh: profiled(args, program, mesh, device, print))
     return report(args, dict(zip([r["name"] for r in table.RESULTS], results)), first, times, device) if results is not None else 0
 
 
-def execute(given, device, repeat=0):
+def execute(given, device, repeat=0, measured=lambda program, mesh: program):
     """Run this rank's program on the global inputs `given` (by name). Rank 0 gets the global results in order, seconds of the first
-    run and of `repeat` more; other ranks get None in the results' place."""
+    run and of `repeat` more; other ranks get None in the results' place. `measured` may put another program in the program's place."""
     import model
     import runtime
     import table
@@ -106,10 +134,11 @@ def execute(given, device, repeat=0):
     weights = load_weights(mesh, device)
     wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
     inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in wanted}
-    program = model.Program(mesh, device)
+    program = measured(model.Program(mesh, device), mesh)
     with torch.no_grad():
         results, first = timed(program, weights, inputs, device)
-        times = [timed(program, weights, inputs, device)[1] for _ in range(repeat)]
+        times = [timed(program, weights, inputs, device)[1] for _ in range(max(repeat, getattr(program, "needed", 0) - 1))]
+        times = getattr(program, "plain_seconds", times)
     joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"], r["stage"]) for r, x in zip(table.RESULTS, results)]
     return joined if mesh.rank == 0 else None, first, times
 
@@ -124,7 +153,7 @@ def same_everywhere(mesh, data, complaint):
     import torch
     import torch.distributed as dist
 
-    if mesh.size == 1:
+    if not dist.is_initialized():
         return
     digest = hashlib.sha256(data).digest()
     number = torch.tensor(int.from_bytes(digest[:7], "big"))
@@ -203,6 +232,7 @@ def timed(program, weights, inputs, device):
 
 def report(args, results, first, times, device):
     import numpy as np
+    from timeline import say_step
 
     arrays = {name: (x.float() if "bfloat16" in str(x.dtype) else x).numpy() for name, x in results.items()}
     for name, a in arrays.items():
@@ -211,6 +241,7 @@ def report(args, results, first, times, device):
         print(f"{name}: shape {tuple(a.shape)} {a.dtype}, checksum {total:.6g}" + (f" without {odd} of {a.size} that are not finite" if odd else ""))
     latency = f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms (median of {len(times)})" if times else "not measured"
     print(f"latency {latency}, first run {first * 1e3:.1f} ms, on {device.type}")
+    say_step(times, device, print)
     if args.save:
         np.savez(args.save, **arrays)
     if args.check:

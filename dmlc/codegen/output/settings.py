@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from launch import add_profiling
 from schedule import SCHEDULES
 
 DOC = """Trains the compiled model: `torchrun --nproc-per-node N launch.py`, or bare (then it starts torchrun itself).
@@ -22,6 +23,7 @@ def parser():
     _optimization(p.add_argument_group("optimization"))
     _output(p.add_argument_group("output"))
     _machine(p.add_argument_group("machine"))
+    add_profiling(p.add_argument_group("profile"))
     return p
 
 
@@ -85,6 +87,8 @@ def parse(arguments, train):
             p.error(f"--{name.replace('_', '-')} {value} is too small")
     if args.steps is not None and args.epochs is not None:
         p.error("give --steps or --epochs, not both")
+    if args.profile and args.noise_every:
+        p.error("--profile times training steps alone: leave --noise-every out")
     if args.checkpoint_every and not args.checkpoint_dir:
         p.error("--checkpoint-every needs --checkpoint-dir")
     _resume(args, p)

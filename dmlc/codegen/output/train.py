@@ -19,11 +19,11 @@ def main(arguments=None):
     args = settings.parse(arguments, table.TRAIN)
     settings.apply_environment(args)
     if "RANK" not in os.environ:
-        if table.RANKS > 1:
+        if table.RANKS > 1 and not args.alone:
             return start_ranks(table.RANKS, arguments)
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     world = int(os.environ["WORLD_SIZE"])
-    if world != table.RANKS:
+    if world != (1 if args.alone else table.RANKS):
         print(f"this program is compiled for {table.RANKS} ranks, but {world} were started", file=sys.stderr)
         return 2
     return run_rank(args, int(os.environ["RANK"]), world)
@@ -84,6 +84,8 @@ def train(args, guard):
     if args.deterministic:
         torch.use_deterministic_algorithms(True)
     saving = connect(args, guard, device)
+    if args.alone:
+        launch.play_alone(device)
     mesh = runtime.Mesh(table.MESH)
     compare_ranks(args, mesh, table)
     with torch.no_grad():
@@ -94,12 +96,13 @@ def train(args, guard):
         source, total = training_data(args, table, mesh)
         metrics = Metrics(guard.rank == 0, args.log, args.log_every, record["step"] if record else 0)
         evaluate = evaluation(args, mesh, device, state, guard, metrics)
-        trainer = Trainer(args, model.Program(mesh, device), state, source, total, guard, metrics, checkpoints(args, guard, saving), evaluate)
+        program = launch.profiled(args, model.Program(mesh, device), mesh, device, metrics.say)
+        trainer = Trainer(args, program, state, source, total, guard, metrics, checkpoints(args, guard, saving), evaluate)
         if record:
             trainer.resume(record)
         introduce(args, metrics, table, source, trainer, record)
         stopped = trainer.run()
-        conclude(args, metrics, guard, trainer, stopped)
+        conclude(args, metrics, guard, trainer, stopped, device)
         export(args, state, metrics, guard)
     metrics.close()
     return 0
@@ -175,6 +178,7 @@ def full_batches_only(table, layout, batch, count):
 
 def training_data(args, table, mesh):
     """The batches to train on and the number of steps in all."""
+    import timing
     from data import Layout, Source, Synthetic, input_rows, load_dataset
 
     rows = input_rows(table)
@@ -183,6 +187,8 @@ def training_data(args, table, mesh):
     dataset = load_dataset(args.data) if args.data else Synthetic(rows, 8 * batch, args.seed)
     full = full_batches_only(table, layout, batch, count)
     source = Source(dataset, layout, batch, count, args.seed, args.shuffle, args.drop_last or full, args.load_threads)
+    if args.profile and args.steps is None and not args.data:
+        return source, timing.needed(args.profile)
     if args.steps is not None:
         return source, args.steps
     if args.epochs is None and not args.data:
@@ -241,7 +247,9 @@ def introduce(args, metrics, table, source, trainer, record):
         metrics.say(f"goes on from {record['folder']}" + (f"; new: {', '.join(record['lacking'])}" if record["lacking"] else ""))
 
 
-def conclude(args, metrics, guard, trainer, stopped):
+def conclude(args, metrics, guard, trainer, stopped, device):
+    from timeline import say_step
+
     samples = trainer.samples
     guard.clear_stop()
     if stopped:
@@ -252,6 +260,10 @@ def conclude(args, metrics, guard, trainer, stopped):
         metrics.say(f"done: {trainer.step} steps, {samples} samples in {trainer.seconds:.1f} s, {samples / trainer.seconds:.4g} samples/s")
     elif trainer.step:
         metrics.say(f"nothing to do: step {trainer.step} of {trainer.total} was reached before")
+    if metrics.speaks:
+        say_step(trainer.times(), device, metrics.say)
+    if samples and args.profile and trainer.program.calls < trainer.program.needed:
+        metrics.say(f"no profile: {args.profile} profiled steps take {trainer.program.needed} steps in all")
 
 
 def export(args, state, metrics, guard):

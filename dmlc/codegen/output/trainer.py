@@ -5,6 +5,7 @@ import time
 from data import Feed, Position
 from metrics import NoiseScale
 from schedule import learning_rate
+from timing import WARM
 
 
 class Trainer:
@@ -15,6 +16,7 @@ class Trainer:
         self.guard, self.metrics, self.checkpoints, self.evaluate = guard, metrics, checkpoints, evaluate
         self.step, self.position, self.noise = 0, Position(0, 0), NoiseScale()
         self.samples, self.seconds = 0, 0.0  # of this run
+        self.began, self.programs = 0.0, []  # when the last step's program began; seconds of each until its loss was known
         self.small = state.small_batch
         self.state.set(rng_seed=args.seed, weight_decay=args.weight_decay, max_norm=args.max_norm)
 
@@ -72,12 +74,14 @@ class Trainer:
         self.state.set(lr=rate, batch_size=batch.valid, microbatches=batch.microbatches)
         inputs = {name: x.to(self.state.device) for name, x in batch.inputs.items()}
         small = self._measure(batch, inputs) if args.noise_every and self.step % args.noise_every == 0 else None
+        self.began = time.perf_counter()
         results = self.state.update(self.program(self.state.values, inputs))
         self.step, self.position = self.step + 1, batch.after
         return results, {"step": self.step, "lr": rate, "samples": batch.valid, "small": small, "epoch": batch.after.epoch}
 
     def _report(self, results, record, begin):
         loss, small = float(results["loss"]), record.pop("small")  # waits for the device
+        self.programs.append(time.perf_counter() - self.began)
         record = {"step": record.pop("step"), "loss": loss, **record}
         record.update({name: float(results[name]) for name in ("grad_norm",) if name in results})
         if "overflow" in results:
@@ -92,6 +96,10 @@ class Trainer:
         if self.noise.value is not None:
             record["noise_scale"] = self.noise.value
         self.metrics.step(record, self.total)
+
+    def times(self):
+        """Seconds of this run's steps, without the first ones where there are more."""
+        return getattr(self.program, "plain_seconds", None) or self.programs[min(WARM, len(self.programs) - 1) :]
 
     def _between(self, stopped):
         """After a step: the evaluation and the checkpoint that are due."""
