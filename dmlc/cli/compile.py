@@ -171,29 +171,29 @@ def reference_check(compiled: Compiled) -> dict[str, bytes]:
 # ---------------------------------------------------------------- arguments
 
 
-def options_of(args: argparse.Namespace) -> Options:
-    """The request. A value that no model could be compiled with is wrong usage; of the pipeline's text the place is told too."""
+def options_of(args: argparse.Namespace, command: str = "dmlc compile") -> Options:
+    """The request. A value that no model could be compiled with is wrong usage of `command`; of the pipeline's text the place is told too."""
     from dmlc.cost.database import show
     from dmlc.driver import Options
     from dmlc.passmanager.pipeline import parse_pipeline
     from dmlc.pipelines import PIPELINES
 
     parse_pipeline(args.pipeline, PIPELINES)
-    cluster = cluster_of(args)
+    cluster = cluster_of(args, command)
     try:
         check_request(args)
         return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "", schedule=args.schedule)
     except DmlcError as e:
-        raise Usage(f"dmlc compile: {e}\n") from None
+        raise Usage(f"{command}: {e}\n") from None
 
 
-def cluster_of(args: argparse.Namespace) -> Cluster | None:
+def cluster_of(args: argparse.Namespace, command: str) -> Cluster | None:
     """The cluster of --cluster, as many of its devices as --devices says; `args.devices` then is their number."""
     if not args.cluster:
         args.devices = 1 if args.devices is None else args.devices
         return None
     if args.target:
-        raise Usage("dmlc compile: --cluster says what the devices are; leave --target out\n")
+        raise Usage(f"{command}: --cluster says what the devices are; leave --target out\n")
     from dmlc.cluster.file import read_cluster
 
     cluster = read_cluster(args.cluster)
