@@ -53,7 +53,7 @@ def _copy_before(loop: Op) -> list:
 def test_bounds(peel: bool, width: int) -> None:
     found = report(scheduled(perceptron_step(width=width, peel=peel)))
     assert found.time >= max(found.computation, *found.streams.values()) > 0
-    assert found.exposed == found.time - found.computation >= 0
+    assert found.exposed == found.time - found.computation - found.starved >= 0
     assert found.communication == sum(found.streams.values()) == sum(t.time for t in found.traffic.values())
     assert 0 <= found.exposed_share <= 1
 
@@ -108,8 +108,8 @@ def test_more_bytes_are_never_faster() -> None:
     for peel in (False, True):
         times = [report(scheduled(perceptron_step(width=width, peel=peel))).time for width in (16, 32, 64, 128, 256)]
         assert times == sorted(times)
-        written = [report(perceptron_step(width=width, peel=peel)).time for width in (16, 64, 256)]
-        assert written == sorted(set(written))
+        written = [report(perceptron_step(width=width, peel=peel)).time for width in (16, 512, 2048)]
+        assert written == sorted(written) and written[-1] > written[0]  # the host bounds the small ones
 
 
 def test_more_iterations_take_more_time_and_the_same_traffic() -> None:

@@ -26,7 +26,7 @@ def stream_row(axes: tuple[str, ...]) -> str:
 
 
 def row_of(op: Op) -> str:
-    """"compute", or "comm data" for traffic along the axis `data`."""
+    """ "compute", or "comm data" for traffic along the axis `data`."""
     return stream_row(axes_of(op)) if is_traffic(op) else COMPUTE_ROW
 
 

@@ -190,4 +190,3 @@ def _peak(run: Run) -> Peak:
     if op is None:
         return Peak()
     return Peak(op.id, name_of(op), run.peak_time)
-

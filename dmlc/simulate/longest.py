@@ -1,0 +1,48 @@
+"""The longest chain of a program whose ops each need what they read: a time that no order beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dmlc.ir.builder import TERMINATORS
+from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.types import FutureType
+from dmlc.simulate.liveness import outside_values
+
+
+def critical_path(block: Block, time: Mapping[Op, int]) -> int:
+    """Picoseconds of the longest chain in a block; `time` of each op that takes any. A loop takes no less than its iterations' computation,
+    its traffic and one iteration's longest chain; a branch no less than the shortest of its blocks."""
+    return _Chains(time).of(block)
+
+
+class _Chains:
+    def __init__(self, time: Mapping[Op, int]):
+        self.time = time
+
+    def of(self, block: Block) -> int:
+        done: dict[Value, int] = {}
+        longest = 0
+        for op in block:
+            if op.name in TERMINATORS:
+                continue
+            values = (
+                outside_values(op) if not op.regions else [v for v in outside_values(op) if not isinstance(v.type, FutureType)]
+            )  # waited for inside, if at all
+            ready = max([done.get(v, 0) for v in values], default=0)
+            end = ready + self._alone(op)
+            longest = max(longest, end)
+            done.update(dict.fromkeys(op.results, end))
+        return longest
+
+    def _alone(self, op: Op) -> int:
+        if not op.regions or op.name == "kernel.fused":
+            return self.time.get(op, 0)
+        blocks = [b for r in op.regions for b in r.blocks]
+        if "count" in op.attrs:
+            return max(self.of(blocks[0]) if op.attrs["count"] else 0, self._computation(blocks[0]) * op.attrs["count"])
+        return min(self.of(b) for b in blocks)
+
+    def _computation(self, block: Block) -> int:
+        """Time of a block's own ops on the compute stream."""
+        return sum(self.time.get(op, 0) for op in block if (op.dialect != "comm" and not op.regions) or op.name == "kernel.fused")
