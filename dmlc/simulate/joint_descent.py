@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dmlc.simulate.joint_layout import Layout
-from dmlc.simulate.joint_moves import merges, order_moves, splits, transfers
+from dmlc.simulate.joint_moves import merges, order_moves, splits, stalls, transfers
 from dmlc.simulate.joint_problem import COMPUTE
 from dmlc.simulate.joint_state import Change, Schedule
+from dmlc.simulate.joint_window import UNITS, best_window, window_end
 
 ALL = frozenset({"order", "fusion", "buckets", "chunks"})
+
+STEPS = 4000  # units issued by a window's search
+SHORT = 64  # units up to which windows cover the whole schedule
+WINDOWS = 32  # windows of a longer one in one sweep
 
 
 @dataclass(frozen=True, order=True)
@@ -67,6 +72,32 @@ class Descent:
         while improved and not self.exhausted:
             improved = self.sweep_sets(schedule, origin)
             improved |= self.sweep_order(schedule, origin)
+            if not improved:
+                improved = self.sweep_windows(schedule, origin)
+
+    def sweep_windows(self, schedule: Schedule, origin: int) -> bool:
+        """Exact search in windows that overlap by half, all of them in a short schedule, else those at stalls."""
+        improved = False
+        for lo in self._windows(schedule):
+            if self.exhausted:
+                break
+            hi = window_end(schedule, lo)
+            before = schedule.replayed
+            change = best_window(schedule, lo, hi, self.moves, schedule.makespan, STEPS, self.cap)
+            self.spent += schedule.replayed - before
+            if change is not None:
+                schedule.accept(change)
+                self.note(schedule, "window", origin)
+                improved = True
+        return improved
+
+    @staticmethod
+    def _windows(schedule: Schedule) -> list[int]:
+        last = max(len(schedule) - UNITS, 0)
+        if len(schedule) <= SHORT:
+            return sorted({*range(0, last, UNITS // 2), last})
+        found = dict.fromkeys(min(max(p - UNITS // 2, 0), last) for p in stalls(schedule))
+        return list(found)[:WINDOWS]
 
     def sweep_sets(self, schedule: Schedule, origin: int) -> bool:
         """Each atom's moves of sets once, taking every gain."""

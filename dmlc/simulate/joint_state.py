@@ -114,13 +114,13 @@ class Schedule:
         issue = clocks.issue
         for u in change.units:
             issue(u, stream[u], [home[a] for a in waits[u]], host[u])
-        found = self._continue(clocks, change.hi, limit)
+        found = self.continued(clocks, change.hi, limit)
         self.replayed += len(change.units)
         for atom, unit in saved:
             home[atom] = unit
         return found
 
-    def _continue(self, clocks: Clocks, start: int, limit: int) -> int:
+    def continued(self, clocks: Clocks, start: int, limit: int) -> int:
         """Makespan when units from position `start` on follow what the clocks have run."""
         order, states, after, home, layout = self.order, self.states, self.after, self.home, self.layout
         stream, waits, host = layout.stream, layout.waits, layout.host
