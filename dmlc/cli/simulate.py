@@ -1,0 +1,120 @@
+"""predict a step's time, memory and cost, and what would change them
+
+`dmlc simulate OUT` reads a compiled folder; `dmlc simulate MODEL --devices 8` compiles a model in memory, without kernels and weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dmlc.cli._train_options import add_options, refuse_run_time
+from dmlc.cli.arguments import Parser, Usage
+from dmlc.cli.compile import add_request
+from dmlc.ir.location import DmlcError, Loc
+
+if TYPE_CHECKING:
+    from dmlc.cli._simulate_changes import Change
+    from dmlc.cli._simulate_program import Subject
+    from dmlc.cost import CostModel
+    from dmlc.simulate.step import StepReport
+
+
+def parser() -> Parser:
+    p = Parser(prog="dmlc simulate", description="Predict a step of a compiled folder, or of a model compiled in memory: time, throughput, memory, money.")
+    p.add_argument("model", metavar="MODEL|OUT", nargs="?", help="a compiled folder, or what dmlc compile takes")
+    p.add_argument("--print-cluster", metavar="NAME", help="print a cluster.yaml for --devices devices of this kind, to change and use with --cluster")
+    p.add_argument("--json", metavar="FILE", help="write everything that is reported, and more digits of it")
+    p.add_argument("--trace", metavar="FILE", help="write what runs when: trace.json, for Perfetto or chrome://tracing")
+    group = p.add_argument_group("what if (each is compared with the program as it is)")
+    group.add_argument("--bandwidth", action="append", default=[], metavar="[LINK=]xF", help="links F times as fast: x2, or one by name or kind, network=x2")
+    group.add_argument("--latency", action="append", default=[], metavar="[LINK=]xF", help="latency of links times F, as in x0.5")
+    group.add_argument("--compute", action="append", default=[], metavar="xF", help="computation F times as fast")
+    group.add_argument("--device", action="append", default=[], metavar="NAME", help="the same program on other devices, as in h200")
+    group.add_argument("--no-overlap", action="store_true", help="each collective is waited for where it starts")
+    add_request(p)
+    add_options(p)
+    p.set_defaults(check=False)
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    p = parser()
+    try:
+        refuse_run_time(argv)
+    except DmlcError as e:
+        p.error(e.message)
+    args = p.parse(argv)
+    if args.print_cluster:
+        return print_cluster(args)
+    if args.model is None:
+        p.error("no MODEL or OUT given")
+    for path in filter(None, (args.json, args.trace)):
+        if not Path(path).absolute().parent.is_dir():
+            p.error(f"there is no folder {Path(path).absolute().parent} to write {Path(path).name} in")
+    changes = changes_asked(args)
+    try:
+        return run(args, changes)
+    except DmlcError as e:  # what is wrong with the model as a whole has the model for its place
+        raise e if e.loc.known else DmlcError(e.message, Loc(args.model), e.notes, e.source_line, e.span) from e
+
+
+def print_cluster(args: argparse.Namespace) -> int:
+    from dmlc.cluster.writer import cluster_text
+
+    if args.devices is not None and args.devices < 1:
+        raise Usage(f"dmlc simulate: --devices must be at least 1, not {args.devices}\n")
+    try:
+        print(cluster_text(args.print_cluster, args.devices or 0), end="")
+    except DmlcError as e:
+        raise Usage(f"dmlc simulate: {e.message}\n") from None
+    return 0
+
+
+def changes_asked(args: argparse.Namespace) -> list[Change]:
+    from dmlc.cli._simulate_changes import changes_of
+
+    try:
+        return changes_of(args)
+    except DmlcError as e:
+        raise Usage(f"dmlc simulate: {e.message}\n") from None
+
+
+def run(args: argparse.Namespace, changes: list[Change]) -> int:
+    from dmlc.cli._simulate_program import subject_of
+    from dmlc.cli._simulate_text import report_lines
+    from dmlc.cost import CostModel
+
+    subject = subject_of(args)
+    cost = CostModel.of(subject.module)
+    facts, report = simulated(subject, cost)
+    facts["what_if"] = [what_if(subject, cost, facts, change) for change in changes]
+    print("\n".join(report_lines(facts, subject.note)))
+    if args.json:
+        Path(args.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if args.trace:
+        from dmlc.simulate import trace
+
+        trace.write(report, args.trace)
+    return 0
+
+
+def simulated(subject: Subject, cost: CostModel) -> tuple[dict[str, Any], StepReport]:
+    from dmlc.cli._simulate_facts import facts_of
+    from dmlc.simulate.step import simulate_step
+
+    report = simulate_step(subject.module, cost)
+    return facts_of(subject.name, subject.plan, subject.module, cost.cluster, report), report
+
+
+def what_if(subject: Subject, cost: CostModel, before: dict[str, Any], change: Change) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from dmlc.cli._simulate_changes import outcome
+
+    module, changed = change.apply(subject.module, cost)
+    after, _ = simulated(replace(subject, module=module), changed)
+    return {"change": change.text, "before": outcome(before), "after": outcome(after)}
