@@ -116,10 +116,7 @@ class Step:
         return norm, None if self.unscale is None else finite.logical_not()
 
     def _squares(self, gradient: Value) -> Value:
-        g = Term(self.b, cast(self.b, gradient, self.dtype))
-        square = g * g
-        rank = gradient.tensor.rank
-        return square.reduce_sum(dims=tuple(range(rank))).value if rank else square.value
+        return self.b.emit("dmlc.square_sum", cast(self.b, gradient, self.dtype))
 
     def _unscale(self) -> Term | None:
         """One over the loss scale."""

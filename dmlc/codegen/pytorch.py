@@ -7,6 +7,7 @@ from typing import Any
 
 from dmlc.codegen.copied import prelude_names
 from dmlc.codegen.host import sent
+from dmlc.codegen.in_place import overwritten
 from dmlc.codegen.lifetimes import is_fresh, last_uses, replaced
 from dmlc.codegen.names import Names, identifier
 from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
@@ -54,7 +55,8 @@ class Program:
 
 REPLACES = """
 
-    A new value takes the old one's place in `weights` as soon as that is read no more; scalars are the caller's to put there.
+    A new value takes the old one's place in `weights` as soon as that is read no more, and where that is possible its memory: tensors of
+    `weights` change. Scalars are the caller's to put there.
     """
 
 
@@ -67,7 +69,7 @@ class Writer:
         self.names = Names(prelude_names())
         self.lines: list[str] = []
         self.depth = 2
-        self.dead: dict[Op, list[Value]] = {}
+        self.over = overwritten(module.main)  # op -> the arguments whose memory its results take
         self.placed: dict[int, Op] = {}  # index of a line -> the op it is the first line of
 
     def line(self, text: str, comment: str = "") -> None:
@@ -80,9 +82,10 @@ class Writer:
         """Ops in order, each value deleted after its last use; `finish` writes the terminator. `replaced`: arguments put back after an op."""
         last = last_uses(block)
         for op in block:
-            if op is block.last:
-                return finish(op)
             first = len(self.lines)
+            if op is block.last:
+                self.placed[first] = op
+                return finish(op)
             self.op(op)
             if len(self.lines) > first:
                 self.placed[first] = op
@@ -98,7 +101,7 @@ class Writer:
         special = SPECIAL.get(base_name(op))
         if special is not None:
             return special(self, op)
-        text = render_torch(op, self.operands(op))
+        text = render_torch(op, self.operands(op), outs=[self.names[a] for a in self.over.get(op, {}).values()])
         if definition(op).given and op.results[0].type.rank and not any(v.tensor.rank for v in op.operands):  # type: ignore[union-attr]
             text = f"{text}.to(device)"  # made from nothing or from scalars; those stay on the host, where they mix with any device's tensors
         self.assign(op, text)
@@ -163,7 +166,8 @@ def _recv(w: Writer, op: Op) -> None:
 
 
 def _call(w: Writer, op: Op) -> None:
-    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join(w.operands(op))})")
+    outs = [f"out_{i}={w.names[a]}" for i, a in w.over.get(op, {}).items()]
+    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join([*w.operands(op), *outs])})")
 
 
 def _barrier(w: Writer, op: Op) -> None:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dmlc.codegen.in_place import kernel_in_place
 from dmlc.codegen.triton_body import KernelBody, Names
 from dmlc.codegen.triton_launch import Launch, plan_launch
 from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
 from dmlc.codegen.triton_text import POINTERS, helpers_in
-from dmlc.ir.core import Function, Module, Value
+from dmlc.ir.core import Function, Module, Op, Value
 from dmlc.ops.base import definition
 from dmlc.ops.kernel import SOURCES
 from dmlc.ops.pointwise import Pointwise
@@ -149,15 +150,29 @@ def _reference_text(function: Function) -> str:
     names = Names()
     names.taken.update(HELPERS)  # a value called like a helper would hide it
     texts: dict[Value, str] = {a: names.fresh(a.name) for a in function.args}
-    head = f"def {function.name}_torch({', '.join(texts.values())}):"
+    outs = reference_outs(function)
+    head = f"def {function.name}_torch({', '.join([*texts.values(), *(f'{o}=None' for o in outs)])}):"
     lines = []
     like = texts[next((a for a in function.args if a.tensor.rank > 0), function.args[0])]
     for op in function.body.ops[:-1]:
         made = [names.fresh(op.name.split(".", 1)[1]) for _ in op.results]
         device = f".to({like}.device)" if op.name in SOURCES else ""
-        lines.append(f"    {', '.join(made)} = {render_torch(op, [texts[v] for v in op.operands])}{device}")
+        text = render_torch(op, [texts[v] for v in op.operands], outs=_in_place_outs(function, op))
+        lines.append(f"    {', '.join(made)} = {text}{device}")
         texts.update(zip(op.results, made))
     return "\n".join([head, *lines, f"    return {', '.join(texts[v] for v in function.results)}"])
+
+
+def reference_outs(function: Function) -> list[str]:
+    """Where the PyTorch form leaves some of its results, for a kernel that can work in place; named as in the wrapper."""
+    return [f"out_{i}" for i in sorted(kernel_in_place(function))]
+
+
+def _in_place_outs(function: Function, op: Op) -> list[str]:
+    """The same in the order of the results of the op that works in place."""
+    if not definition(op).in_place_operands or not kernel_in_place(function):
+        return []
+    return [f"out_{list(function.results).index(r)}" for r in op.results]
 
 
 def describe(value: Value) -> str:
@@ -199,7 +214,7 @@ def elementwise_in_pieces(function: Function) -> bool:
 
 
 def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str) -> list[str]:
-    call = f"{body.name}_torch({', '.join(inputs)})"
+    call = f"{body.name}_torch({', '.join([*inputs, *reference_outs(body.function)])})"
     if elementwise_in_pieces(body.function):
         call = f"in_pieces({', '.join([f'{body.name}_torch', *inputs])})"
     lines = [f"    if not runs_triton({like}):"]

@@ -121,20 +121,46 @@ def channel_windows(x, low, high):
 
 # ---------------------------------------------------------------- optimizers
 
-_CHUNK = 1 << 17  # elements: what one pass over them leaves in a core's cache, the next finds there
+_CHUNK = 1 << 16  # elements: what one pass over them leaves in a core's cache, the next finds there
+_LATE = 1e9  # a step by which Adam's own bias corrections are 1
 
 
-def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
-    """New parameter and moments of Adam. On a CPU piece by piece, so that memory is read and written once."""
-    numbers = (scale, shrink, step, root, beta1, beta2, eps)
-    if p.device.type != "cpu" or p.numel() <= _CHUNK:
-        return adam_part(p, g, m, v, *numbers)
-    given = [x.reshape(-1).split(_CHUNK) for x in (p, g, m, v)]
-    results = [torch.empty(p.numel(), dtype=p.dtype) for _ in range(3)]
-    for *old, new_p, new_m, new_v in zip(*given, *(x.split(_CHUNK) for x in results)):
-        for target, made in zip((new_p, new_m, new_v), adam_part(*old, *numbers)):
-            target.copy_(made)
-    return tuple(x.reshape(p.shape) for x in results)
+def square_sum(x):
+    """Sum of the squares; on a CPU piece by piece, so that no sum of many numbers is one running total."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return torch.linalg.vector_norm(x, dtype=torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else None).square().to(x.dtype)
+    flat = x.reshape(-1)
+    return torch.dot(flat, flat) if flat.numel() <= _CHUNK else torch.stack([torch.dot(c, c) for c in flat.split(_CHUNK)]).sum()
+
+
+def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps, out=None):
+    """New parameter and moments of Adam, in `out` where that is given: other tensors, or p, m and v themselves.
+
+    On a CPU by the library's one pass over memory, told a step so late that its bias corrections are 1, since `step` and `root` hold them:
+    step m / (sqrt(v) / root + eps) = step root m / (sqrt(v) + eps root).
+    """
+    fused = p.device.type == "cpu" and all(x.is_contiguous() for x in (p, g, m, v))
+    made = None if fused else adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps)
+    if made is not None:
+        return made if out is None or out[0] is None else tuple(o.copy_(x) for o, x in zip(out, made))
+    if out is None or not all(o is not None and o.is_contiguous() for o in out):
+        out = [torch.empty_like(x) for x in (p, m, v)]
+    new = [o if o is x else o.copy_(x) for o, x in zip(out, (p, m, v))]
+    adam_in_place(new[0], g, new[1], new[2], *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
+    return tuple(new)
+
+
+def adam_in_place(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
+    """Adam on contiguous tensors of a CPU."""
+    rate = step * root
+    if rate == 0:
+        p.mul_(shrink)
+    options = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": (1 - shrink) / rate if rate else 0.0, "eps": eps * root}
+    pieces = [[x] for x in (p, g, m, v)] if scale == 1 else [x.view(-1).split(_CHUNK) for x in (p, g, m, v)]
+    late = torch.tensor(_LATE)
+    for part, gradient, first, second in zip(*pieces):
+        gradient = gradient if scale == 1 else gradient * scale
+        torch._fused_adamw_([part], [gradient], [first], [second], [], [late], amsgrad=False, maximize=False, **options)
 
 
 def adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):

@@ -92,6 +92,8 @@ class OpDef:
     precision: ClassVar[str] = "follow"  # low | follow | high
     effects: ClassVar[str] = ""  # "" pure | "random" | "comm" | "order"
     view: ClassVar[int | None] = None  # the result aliases this operand
+    in_place_operands: ClassVar[tuple[int, ...]] = ()  # for each result the operand whose memory it can take; the torch text then is `in_place`
+    in_place: ClassVar[str] = ""  # text like `torch`; {outs} is where the results go: one name a result
     attributes: ClassVar[dict[str, Any]] = {}  # allowed own attributes -> default; REQUIRED = must be given
     samples: ClassVar[Any] = None  # () -> [Sample]
 

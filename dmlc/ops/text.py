@@ -28,12 +28,14 @@ def torch_text(op: Op) -> str:
     return text  # type: ignore[reportReturnType]
 
 
-def render_torch(op: Op, operands: Sequence[str], dtype: Callable[[str], str] = lambda d: d, size: Callable[[Any], str] = repr) -> str:
+def render_torch(
+    op: Op, operands: Sequence[str], dtype: Callable[[str], str] = lambda d: d, size: Callable[[Any], str] = repr, outs: Sequence[str] = ()
+) -> str:
     """A Python expression for the op: one value, or a tuple for several results.
 
     `operands` are the names to fill in. Fields: `{0}` operand 0; `{*}` all operands, comma separated; `{key}` an attribute as
     a Python literal; `{r0.shape}`, `{r0.dtype}` of a result; `{o0.shape}`, `{o0.dtype}` of an operand. `dtype` maps every dtype first
-    (promotion to float64 in checks).
+    (promotion to float64 in checks). `outs`: one name a result, where the text of the form in place is wanted.
     """
 
     def shape(value: Any) -> str:
@@ -44,6 +46,8 @@ def render_torch(op: Op, operands: Sequence[str], dtype: Callable[[str], str] = 
         key = match[1]
         if key == "*":
             return ", ".join(operands)
+        if key == "outs":
+            return ", ".join(outs)
         if key.isdigit():
             return operands[int(key)]
         if "." in key:
@@ -52,7 +56,7 @@ def render_torch(op: Op, operands: Sequence[str], dtype: Callable[[str], str] = 
             return shape(value) if what == "shape" else TORCH_DTYPES[dtype(value.dtype)]
         return literal(attribute(op, key), dtype)
 
-    return _FIELD.sub(fill, torch_text(op))
+    return _FIELD.sub(fill, definition(op).in_place if outs else torch_text(op))
 
 
 def literal(value: Any, dtype: Callable[[str], str] = lambda d: d) -> str:

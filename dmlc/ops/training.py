@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
-from dmlc.ir.core import Op
+from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import REQUIRED, OpDef, Sample
 from dmlc.ops.emit import f32
+from dmlc.ops.terms import Term
+
+if TYPE_CHECKING:
+    from dmlc.ir.builder import Builder
 
 
 class Gradient(OpDef):
@@ -36,6 +40,35 @@ class Gradient(OpDef):
     @staticmethod
     def samples() -> list[Sample]:
         return [Sample((f32(*s), f32(*s)), AttrDict(param="w")) for s in ((5, 3), (7,), (1,), (0, 4), ())]
+
+
+class SquareSum(OpDef):
+    """Sum of the squares of all elements of a float tensor, taken in its dtype."""
+
+    name = "dmlc.square_sum"
+    precision = "high"
+    torch = "square_sum({0})"
+    no_vjp = "made after autodiff"
+
+    @staticmethod
+    def rule(op: Any) -> str:
+        return (" ".join(f"d{d}" for d in range(len(op.operands[0].shape))) or "()") + " -> ()"
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        if not op.operands[0].tensor.is_float:
+            raise DmlcError(f"'{op.name}' takes a float tensor, not {op.operands[0].type}", op.loc)
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        x = Term(b, op.operands[0])
+        rank = op.operands[0].tensor.rank
+        return [(x * x).reduce_sum(dims=tuple(range(rank))).value if rank else (x * x).value]
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        return [Sample((f32(*s),)) for s in ((5, 3), (7,), (2, 3, 4), (1,), (0, 4), ())]
 
 
 class AddN(OpDef):

@@ -29,6 +29,8 @@ class AdamUpdate(OpDef):
     attributes = {"beta1": REQUIRED, "beta2": REQUIRED, "eps": REQUIRED}
     precision = "high"
     torch = "adam_update({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {beta1}, {beta2}, {eps})"
+    in_place_operands = (0, 2, 3)
+    in_place = "adam_update({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {beta1}, {beta2}, {eps}, ({outs}))"
     no_vjp = "made after autodiff"
 
     @staticmethod

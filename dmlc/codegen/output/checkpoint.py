@@ -169,7 +169,8 @@ class Checkpoints:
         target = dcp.FileSystemWriter(str(self._place(step, ".tmp")))
         options = {"storage_writer": target, "planner": Saver(parts), "process_group": self.group}
         if self.asynchronous:
-            self._running = (dcp.async_save(mine, **options), step, record)
+            copies = {name: x.clone() if x.device.type == "cpu" else x for name, x in mine.items()}  # it makes none of what is on the host
+            self._running = (dcp.async_save(copies, **options), step, record)
         else:
             dcp.save(mine, **options)
             self._running = (None, step, record)

@@ -78,8 +78,9 @@ class State:
         return {name: self.values[name] for name in self.parts}
 
     def borrowed(self, **scalars):
-        """The values for a run whose updates are dropped: a program puts new values into the dictionary it gets, never into old tensors."""
-        return {**self.values, **{name: torch.tensor(x, dtype=self.values[name].dtype) for name, x in scalars.items()}}
+        """The values for a run whose updates are dropped: copies of what a program replaces, since it may write into old tensors."""
+        copies = {row["updates"]: self.values[row["updates"]].clone() for row in self.results if row["updates"] is not None}
+        return {**self.values, **copies, **{name: torch.tensor(x, dtype=self.values[name].dtype) for name, x in scalars.items()}}
 
     def exported(self):
         """(names in the model, global tensor) for each weight and buffer; the tensors on rank 0 alone, one after the other. A master copy of
