@@ -27,11 +27,12 @@ ALLOWED = {
     "interpret": {"ir", "ops", "interpret"},
     "frontend": {"ir", "ops", "frontend", "interpret"},
     "codegen": {"ir", "ops", "cluster", "cost", "simulate", "codegen", "interpret", "kernels"},
+    "measure": {"ir", "ops", "cluster", "cost", "codegen", "measure"},
     "kernels": {"ir", "ops", "kernels"},
     "models": {"ir", "ops", "models"},
 }
 HEAVY = {"torch", "onnx", "onnxruntime", "triton", "numpy", "scipy", "z3", "networkx", "transformers", "safetensors", "yaml"}
-MAY_BE_HEAVY = {"frontend", "codegen", "kernels", "interpret", "models", "tools"}
+MAY_BE_HEAVY = {"frontend", "codegen", "measure", "kernels", "interpret", "models", "tools"}
 TOP_LEVEL = {"passes", "kernels", "models", "tools"}
 
 
