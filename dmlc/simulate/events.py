@@ -167,7 +167,10 @@ class Engine:
         lane.posted[channel] = number + 1
         transfer = self._open.setdefault((channel, number), Transfer(members, kind))
         if not MATCHES.get(transfer.kind, transfer.kind) == MATCHES.get(kind, kind):
-            raise DmlcError(f"ranks of one group issue a {transfer.kind} and a {kind} at the same place", lane.program.items[lane.code[lane.pc][1]].op.loc)
+            raise DmlcError(
+                f"ranks of one group issue different collectives at the same place: {transfer.kind} and {kind}",
+                lane.program.items[lane.code[lane.pc][1]].op.loc,
+            )
         if transfer.absent == 1:
             del self._open[channel, number]
         return transfer

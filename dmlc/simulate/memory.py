@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dmlc.ir.core import Block, Function, Op, Value
 from dmlc.simulate.categories import CATEGORIES, categories_of
-from dmlc.simulate.liveness import block_liveness
+from dmlc.simulate.liveness import BlockLiveness, block_liveness
 
 Held = tuple[int, ...]  # bytes by category, in the order of CATEGORIES
 
@@ -57,17 +57,22 @@ class _Walk:
     def block(self, block: Block, around: Held) -> None:
         """Marks of a block that runs while `around` is alive outside of it."""
         liveness = block_liveness(block)
-        changes: list[dict[int, int]] = [{} for _ in range(len(liveness.ops) + 1)]
-        for r in liveness.ranges:
-            kind, size = self.index.get(r.storage.value, self.usual), r.storage.bytes
-            changes[min(r.begin, len(changes) - 1)][kind] = changes[min(r.begin, len(changes) - 1)].get(kind, 0) + size
-            end = min(r.end + 1, len(changes) - 1)
-            changes[end][kind] = changes[end].get(kind, 0) - size
+        changes = self._changes(liveness)
         held = around
-        if not liveness.ops:
-            self._peak(_added(held, changes[0]), None)
         for op, change in zip(liveness.ops, changes):
             held = self._at(op, held, change)
+        if not liveness.ops:  # what comes in goes out again
+            self._peak(_added(held, changes[0]), None)
+
+    def _changes(self, liveness: BlockLiveness) -> list[dict[int, int]]:
+        """Position -> category -> bytes by which it grows there; the last position is the block's end."""
+        changes: list[dict[int, int]] = [{} for _ in range(len(liveness.ops) + 1)]
+        for r in liveness.ranges:
+            kind = self.index.get(r.storage.value, self.usual)
+            for position, size in ((r.begin, r.storage.bytes), (r.end + 1, -r.storage.bytes)):
+                if position < len(changes):
+                    changes[position][kind] = changes[position].get(kind, 0) + size
+        return changes
 
     def _at(self, op: Op, held: Held, change: dict[int, int]) -> Held:
         if any(change.values()) or not self.found.held or op.prev is None:
