@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_recompute import GLOBAL
 from training_cases import OPTIMIZERS, driver, interpreted, loaded, passed
+from training_programs import slow_cluster
 
 from dmlc.cost import CostModel
 from dmlc.ir.core import BlockArgument, Module
@@ -16,7 +17,7 @@ from dmlc.simulate.step import simulate_step
 
 def transformer(decouple: bool, zero: int, microbatches: int) -> tuple[Module, object]:
     train = replace(OPTIMIZERS["adamw"], decouple=decouple)
-    options = driver.Options(train=train, plan=f"dp=2,zero={zero}", devices=2, microbatches=microbatches, target="cpu")
+    options = driver.Options(train=train, plan=f"dp=2,zero={zero}", devices=2, microbatches=microbatches, cluster=slow_cluster(2, 10**7))
     return passed(
         loaded("transformer"), f"{GLOBAL},decouple,recompute,partition,mask-elim,canonicalize,cse,dce,tensor-fusion,tensor-partition,schedule", options
     )

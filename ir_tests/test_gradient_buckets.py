@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from training_programs import perceptron_step
+from training_programs import perceptron_step, slow_cluster
 
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module
@@ -165,7 +165,8 @@ def test_memory_bounds_a_bucket():
 def test_a_peeled_step_reduces_while_it_runs_and_starts_in_order_of_readiness():
     exposed = {}
     for peel in (False, True):
-        module = perceptron_step(layers=6, width=256, rows=64, count=4, peel=peel, ranks=4, device="cpu")
+        module = perceptron_step(layers=6, width=256, rows=64, count=4, peel=peel, ranks=4)
+        module.attrs["dmlc.cluster"] = slow_cluster(4, 4 * 10**9).to_attr()
         PassManager(parse_pipeline("tensor-fusion,tensor-partition,schedule")).run(module, Context())
         exposed[peel] = simulate_step(module, CostModel.of(module)).exposed_share
         ops = list(module.main.body)

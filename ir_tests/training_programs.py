@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dmlc.cluster import Cluster, Device, Link
+from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Module
 from dmlc.ir.parser import parse_module
 from dmlc.ir.verifier import verify
+
+
+def slow_cluster(ranks: int, bandwidth: int) -> Cluster:
+    """Devices so slow, and a wire of so few bytes a second, that launches and latencies are next to nothing."""
+    device = Device("slow", AttrDict(f32=10**10), 10**10, 10**10, 1000, "test")
+    return Cluster(device, ranks, (Link("wire", 0, 1, bandwidth, "test"),))
 
 
 def perceptron_step(

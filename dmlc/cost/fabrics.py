@@ -10,7 +10,7 @@ xgmi-mi300x: bus bandwidths of nccl-tests and rccl-tests in stas00/ml-engineerin
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from dmlc.cost.curve import Curve
 
@@ -48,7 +48,7 @@ NOMINAL = {
 PER_NODE = {"ib-b200": 8}  # ranks of a node in the tables of fabrics between nodes
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(fabric: str, ranks: int) -> Curve | None:
     """All-reduce picoseconds by bytes as measured; None when this size of group was not."""
     knots = KNOTS.get(fabric, {}).get(ranks)

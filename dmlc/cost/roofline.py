@@ -80,11 +80,13 @@ def best_rate(device: Device, dtype: str) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def product(shape: Product, rate: int, units: int) -> int:
-    """Picoseconds of a batch of matrix products on `units` that together do `rate` operations a second. Without known units no
-    wave is rounded up."""
+    """Picoseconds of a batch of matrix products on `units` that together do `rate` operations a second. Where the device does not say its
+    units, nothing is rounded up to tiles and waves."""
     if shape.macs == 0:
         return 0
-    return min(_tiled(shape, rate, units or 1, tile, split) for tile in TILES for split in SPLITS if split == 1 or shape.k >= 128 * split)
+    if not units:
+        return -(-2 * shape.macs * PICO // rate)
+    return min(_tiled(shape, rate, units, tile, split) for tile in TILES for split in SPLITS if split == 1 or shape.k >= 128 * split)
 
 
 def _tiled(shape: Product, rate: int, units: int, tile: tuple[int, int, int], split: int) -> int:

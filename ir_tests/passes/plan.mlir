@@ -130,7 +130,7 @@ builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 4 : 
 // -----
 
 // 12 heads of 64 on 8 ranks: two heads a rank would be a sixth of the work instead of an eighth, which the bound forbids; what is gathered is said.
-// CHECK: remark: plan: 'dmlc.reshape' runs whole on every rank, its operand tensor<2x16x12x64xf32> gathered over the model axis
+// CHECK: remark: plan: 'dmlc.transpose' runs whole on every rank, its operand tensor<2x12x16x64xf32> gathered over the model axis
 // CHECK-LABEL: func.func @heads
 // CHECK: dmlc.attention %{{.*}} {scale = 0.125 : f64, dmlc.place = {h = ["model"]}}
 builtin.module attributes {dmlc.cluster = "h100", dmlc.request = {devices = 8 : i64, plan = "tp=8"}} {
