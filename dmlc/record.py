@@ -17,15 +17,20 @@ from dmlc.training import names_of, unused_parameters
 
 if TYPE_CHECKING:
     from dmlc.driver import Compiled
+    from dmlc.simulate.step import StepReport
 
 SPLIT_GRADIENTS = 2  # level of ZeRO from which on gradients are split too
 
 
 def plan_record(compiled: Compiled) -> dict[str, Any]:
     """`plan.json`: mesh, shardings, the reason for each choice, prices and the optimality gap, versions."""
+    from dmlc.cost import CostModel
     from dmlc.ir.attribute_printer import attribute_text
+    from dmlc.simulate.step import simulate_step
 
     module = compiled.module
+    cost = CostModel.of(module)
+    step = simulate_step(module, cost)
     attr = module.attrs.get("dmlc.plan", AttrDict())
     prices = attr if compiled.planned else AttrDict()
     main = module.main
@@ -42,9 +47,18 @@ def plan_record(compiled: Compiled) -> dict[str, Any]:
         "reasons": [{"pass": r.pass_name, "op": r.op_id, "where": str(r.loc) if r.loc.known else "", "text": r.text} for r in compiled.remarks],
         "sizes": [{"name": n, "size": s, "why": w} for n, s, w in compiled.loaded.sizes],
         "passes": [{"name": r.name, "changed": r.changed, "ops_before": r.ops_before, "ops_after": r.ops_after, "check": r.check} for r in compiled.reports],
+        "predicted": prediction(module, cost.cluster.device.name, step),
         "versions": versions(),
     }
-    return {**record, "training": training_record(compiled)} if module.attrs.get("dmlc.mode") == "train" else record
+    return {**record, "training": training_record(compiled, step)} if module.attrs.get("dmlc.mode") == "train" else record
+
+
+def prediction(module: Module, device: str, step: StepReport) -> dict[str, Any]:
+    """What a step takes on the cluster it is compiled for, in picoseconds, and by what share that may be off."""
+    from dmlc.simulate.accuracy import error_of
+
+    times = {"step_ps": step.time, "computation_ps": step.computation, "exposed_communication_ps": step.exposed, "bound_ps": step.bounds.best}
+    return {"target": device, "measured": module.attrs.get("dmlc.measured"), "error": error_of(step.sources)["share"], **times}
 
 
 def versions() -> dict[str, str]:
@@ -62,15 +76,11 @@ def versions() -> dict[str, str]:
 # ---------------------------------------------------------------- training
 
 
-def training_record(compiled: Compiled) -> dict[str, Any]:
+def training_record(compiled: Compiled, step: StepReport) -> dict[str, Any]:
     """Of a training step: what was asked for, what a rank holds by its plan, what a step sends, which parameters stay as they are."""
-    from dmlc.cost import CostModel
-    from dmlc.simulate.step import simulate_step
-
     module = compiled.module
     if "dmlc.spmd" not in module.attrs:
         return {}
-    step = simulate_step(module, CostModel.of(module))
     params = [a for a in module.main.args if a.attrs.get("dmlc.role") == "param"]
     return {
         "request": dict(module.attrs["dmlc.train"]),

@@ -8,16 +8,14 @@ from typing import Any
 from dmlc.cluster import Cluster
 from dmlc.ir.core import Module
 from dmlc.ir.sharding import Mesh
+from dmlc.simulate.accuracy import ERROR_PERCENT as ERROR_PERCENT
+from dmlc.simulate.accuracy import error_of
 from dmlc.simulate.step import StepReport
 from dmlc.simulate.work import work_of
 
 PICO = 10**12
 JOULES_PER_KWH = 3_600_000
 COSTLIEST = 10
-
-# Percent by which a price of each source may be off, one by one: a time measured on this device (repeated runs differ by less), a published table of the
-# same fabric, the roofline or NCCL's formulas (untuned ones were 24 % off over 1,400 measured training steps), and a guess.
-ERROR_PERCENT = {"measured": 5, "table": 10, "model": 25, "default": 100}
 
 
 def facts_of(name: str, plan: str, module: Module, cluster: Cluster, report: StepReport) -> dict[str, Any]:
@@ -54,13 +52,6 @@ def facts_of(name: str, plan: str, module: Module, cluster: Cluster, report: Ste
             "gap": report.gap,
         },
     }
-
-
-def error_of(sources: Mapping[str, int]) -> dict[str, Any]:
-    """The error bar: each source's percentage by its share of all priced time, as if all prices of a source were off the same way."""
-    total = sum(sources.values())
-    shares = {source: time / total for source, time in sources.items()} if total else {}
-    return {"share": sum(ERROR_PERCENT[s] * share for s, share in shares.items()) / 100, "priced_by": shares, "percent_of_source": ERROR_PERCENT}
 
 
 # ---------------------------------------------------------------- throughput, utilisation
@@ -145,7 +136,7 @@ def costliest(report: StepReport) -> list[dict[str, Any]]:
             "op": item.op.id,
             "name": item.name,
             "kind": item.kind,
-            "where": str(item.op.loc) if item.op.loc.known else "",
+            "where": str(item.op.loc) if item.op.loc.known and not item.op.loc.text else "",
             "ps": cost.time,
             "source": cost.source,
             "flops": cost.flops,

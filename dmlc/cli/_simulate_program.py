@@ -10,6 +10,7 @@ from pathlib import Path
 from dmlc.cli.arguments import Parser
 from dmlc.cli.compile import add_request, options_of
 from dmlc.cluster import Cluster
+from dmlc.cost.database import look_in, show
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc
 
@@ -31,7 +32,7 @@ def subject_of(args: argparse.Namespace) -> Subject:
     path = Path(args.model)
     if path.is_dir():
         return of_folder(path, args)
-    if path.suffix == ".mlir" and path.is_file() and (module := read_program(path)).attrs.get("dmlc.spmd") is not None:
+    if path.suffix == ".mlir" and path.is_file() and "dmlc.spmd" in (module := read_program(path)).attrs:
         refuse_request(args, "a text of a rank's program")
         return priced_on(Subject(path.name, module, plan_of(module)), args)
     return of_model(args)
@@ -47,6 +48,7 @@ def read_program(path: Path) -> Module:
     except UnicodeDecodeError:
         raise DmlcError("not a text file (a module is UTF-8 text)", Loc(str(path))) from None
     verify(module)
+    look_in(path.parent)
     return module
 
 
@@ -79,7 +81,9 @@ def refuse_request(args: argparse.Namespace, what: str) -> None:
 
 
 def priced_on(subject: Subject, args: argparse.Namespace) -> Subject:
-    """With --cluster, the program as it was compiled, on that cluster."""
+    """With --cluster, the program as it was compiled, on that cluster; with --measured, by those times."""
+    if args.measured:
+        subject.module.attrs["dmlc.measured"] = show(args.measured)
     if not args.cluster:
         return subject
     from dmlc.cluster.file import read_cluster

@@ -62,7 +62,7 @@ def measure_group(found: Found, device: torch.device, group: Any, ranks: int, qu
                 known.append(aligned(run, kind, device, group))
 
 
-def aligned(run: Callable[[], None], kind: str, device: torch.device, group: Any) -> float:
+def aligned(run: Callable[[], object], kind: str, device: torch.device, group: Any) -> float:
     """Seconds from when the last rank of the group calls until it is done: the shortest of the ranks' own times, equal on all ranks. Who
     sends does not wait for who receives, so of one-sided kinds it is the longest."""
     _synchronize(device)
@@ -83,27 +83,27 @@ def _synchronize(device: torch.device) -> None:
 # ---------------------------------------------------------------- kinds
 
 
-def make(kind: str, size: int, ranks: int, device: torch.device, group: Any) -> Callable[[], None]:
+def make(kind: str, size: int, ranks: int, device: torch.device, group: Any) -> Callable[[], object]:
     """One collective as compiled programs do it. `size`: the larger of the bytes that a rank puts in and gets out."""
     each = max(1, size // 4 // ranks)
     return KINDS[kind](torch.zeros(each * ranks, device=device), torch.zeros(each, device=device), ranks, group)
 
 
-def _all_reduce(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
+def _all_reduce(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     return lambda: dist.all_reduce(whole, group=group)
 
 
-def _all_gather(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
+def _all_gather(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     out = list(whole.chunk(ranks))
     return lambda: dist.all_gather(out, part, group=group)
 
 
-def _all_to_all(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
+def _all_to_all(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     out = torch.empty_like(whole)
-    return lambda: dist.all_to_all_single(out, whole, group=group)  # type: ignore[return-value]
+    return lambda: dist.all_to_all_single(out, whole, group=group)
 
 
-def _reduce_scatter(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
+def _reduce_scatter(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     """On Gloo an all-to-all: what the ranks then add up is computation."""
     if dist.get_backend(group) == "gloo":
         return _all_to_all(whole, part, ranks, group)
@@ -111,19 +111,19 @@ def _reduce_scatter(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Call
     return lambda: dist.reduce_scatter(part, parts, group=group)
 
 
-def _broadcast(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
-    return lambda: dist.broadcast(whole, 0, group=group)  # type: ignore[return-value]
+def _broadcast(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
+    return lambda: dist.broadcast(whole, 0, group=group)
 
 
-def _send(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], None]:
+def _send(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     """From the first rank to the last."""
     rank = dist.get_rank()
     if rank == 0:
         return lambda: dist.send(whole, ranks - 1, group=group)
-    return (lambda: dist.recv(whole, 0, group=group)) if rank == ranks - 1 else (lambda: None)  # type: ignore[return-value]
+    return (lambda: dist.recv(whole, 0, group=group)) if rank == ranks - 1 else (lambda: None)
 
 
-KINDS: dict[str, Callable[[Tensor, Tensor, int, Any], Callable[[], None]]] = {
+KINDS: dict[str, Callable[[Tensor, Tensor, int, Any], Callable[[], object]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
