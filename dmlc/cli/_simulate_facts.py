@@ -8,7 +8,6 @@ from typing import Any
 from dmlc.cluster import Cluster
 from dmlc.ir.core import Module
 from dmlc.ir.sharding import Mesh
-from dmlc.simulate.accuracy import ERROR_PERCENT as ERROR_PERCENT
 from dmlc.simulate.accuracy import error_of
 from dmlc.simulate.step import StepReport
 from dmlc.simulate.work import work_of
