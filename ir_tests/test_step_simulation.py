@@ -13,7 +13,7 @@ import dmlc.ops  # noqa: F401
 from dmlc import driver
 from dmlc.cluster import Cluster, Link
 from dmlc.cost import CostModel
-from dmlc.ir.core import Block, Module, Op
+from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.passmanager import Context, PassManager, parse_pipeline
 from dmlc.pipelines import PIPELINES
 from dmlc.simulate.engine import simulate_module
@@ -32,13 +32,20 @@ def scheduled(module: Module) -> Module:
 
 
 def unrolled(block: Block) -> None:
-    """Every loop of the block written out: a copy of the body an iteration (the sums are left out: they cost nothing in the loop)."""
+    """Every loop of the block written out: a copy of the body an iteration, and the sums of what they yield."""
     for op in block:
         if op.name == "dmlc.microbatch":
-            copies = [_copy_before(op) for _ in range(op.attrs["count"])]
-            op.replace(copies[-1])
+            totals: list = []
+            for _ in range(op.attrs["count"]):
+                given = _copy_before(op)
+                totals = [_sum_before(op, t, g) for t, g in zip(totals, given)] or given
+            op.replace(totals)
         elif op.name == "dmlc.copy":  # stands for a mask: no work here
             op.replace([op.operands[0]])
+
+
+def _sum_before(loop: Op, total: Value, given: Value) -> Value:
+    return loop.block.insert_before(loop, Op("dmlc.add", [total, given], [total.type])).results[0]
 
 
 def _copy_before(loop: Op) -> list:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dmlc.ir.location import DmlcError
 from dmlc.simulate.events_lanes import COMPUTING, FINISHED, NEVER, RUNNING, STARVED, WAITING, Lane, Transfer
 from dmlc.simulate.events_loops import Repeat, Skipper
-from dmlc.simulate.events_program import ALIAS, BACK, COMPUTE, ENTER, FINISH, HEAD, NO_OP, POST, WAIT, Channel, Instruction, Program
+from dmlc.simulate.events_program import ALIAS, BACK, COMPUTE, ENTER, FINISH, HEAD, NO_OP, POST, UNLESS_FIRST, WAIT, Channel, Instruction, Program
 
 
 class Engine:
@@ -218,6 +218,11 @@ class Engine:
         lane.pc = head if lane.counters[loop] < lane.program.counts[loop] else lane.pc + 1
         return True
 
+    def _unless_first(self, lane: Lane, instruction: Instruction) -> bool:
+        _, loop, after = instruction
+        lane.pc = lane.pc + 1 if lane.counters[loop] else after
+        return True
+
     def _finish(self, lane: Lane, instruction: Instruction) -> bool:
         lane.state, lane.wake = FINISHED, NEVER
         return False
@@ -253,7 +258,7 @@ class Engine:
 
 OF_KIND = {
     COMPUTE: Engine._compute, POST: Engine._post, WAIT: Engine._wait, ALIAS: Engine._alias,
-    ENTER: Engine._enter, HEAD: Engine._head, BACK: Engine._back, FINISH: Engine._finish,
+    ENTER: Engine._enter, HEAD: Engine._head, BACK: Engine._back, FINISH: Engine._finish, UNLESS_FIRST: Engine._unless_first,
 }  # fmt: skip
 MATCHES = {"recv": "send"}  # the two ends of a message
 

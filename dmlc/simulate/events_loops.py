@@ -66,7 +66,7 @@ class Skipper:
             return
         loop, self._due = self._due, None
         lanes = self.engine.lanes
-        state = (loop, *(_state(lane, loop, self.engine.now) for lane in lanes))
+        state = (loop, *(_state(lane, lanes[0], loop, self.engine.now) for lane in lanes))
         now = [_Seen(self.engine.now, lane.counters[loop], lane.host, lane.serial, len(lane.events), len(lane.marks), tuple(lane.sums)) for lane in lanes]
         before = self._seen.get(state)
         self._seen[state] = now
@@ -89,13 +89,14 @@ class Skipper:
         self.engine.now += period * count
 
 
-def _state(lane: Lane, loop: int, now: int) -> tuple:
-    """All that decides what a lane does next, with times from `now` on. Every lane is as many iterations into `loop` as the first."""
+def _state(lane: Lane, first: Lane, loop: int, now: int) -> tuple:
+    """All that decides what a lane does next, with times from `now` on and iterations of `loop` from those of the first lane on."""
     queues = tuple(tuple(_transfer_state(t, now) for t in q) for q in lane.queues)
     waiting = tuple((slot, *_place(lane, t)) for slot, t in enumerate(lane.slots) if t is not None and not t.done)
     own = (lane.pc, lane.state, lane.left, lane.issued, lane.now - now, lane.wake - now if lane.wake < NEVER else NEVER)
     begun = lane.begin - now if lane.left or lane.state == WAITING else 0
-    return (own, begun, tuple(lane.counters[:loop]), queues, waiting)
+    iteration = (lane.counters[loop] == 0, lane.counters[loop] - first.counters[loop])  # a first iteration is not like the others
+    return (own, begun, iteration, *lane.counters[:loop], *lane.counters[loop + 1 :], queues, waiting)
 
 
 def _transfer_state(t: Transfer, now: int) -> tuple:

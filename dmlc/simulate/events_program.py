@@ -16,7 +16,7 @@ from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType
 from dmlc.ops.comm import is_start
 from dmlc.simulate.kinds import kind_of
-from dmlc.simulate.rows import COMPUTE_ROW, axes_of, is_shown, is_traffic, name_of, row_of
+from dmlc.simulate.rows import COMPUTE_ROW, axes_of, id_of, is_shown, is_traffic, name_of, row_of
 
 # Instructions are tuples that begin with one of these.
 COMPUTE = 0  # op, time, host, mark
@@ -27,6 +27,7 @@ ENTER = 4  # loop, where it ends, mark
 HEAD = 5  # loop
 BACK = 6  # loop, its head
 FINISH = 7
+UNLESS_FIRST = 8  # loop, where to go in its first iteration
 NO_OP = -1
 
 Instruction = tuple
@@ -35,9 +36,11 @@ Channel = tuple  # what the ranks that meet in a collective or a message have in
 
 @dataclass(frozen=True)
 class Item:
-    """What the report says of an op: `row` and `name` on a trace, whether it is shown there, `kind` (`dmlc.simulate.kinds`), its price."""
+    """What the report says of an op: its id, `row` and `name` on a trace, whether it is shown there, `kind` (`dmlc.simulate.kinds`), its price.
+    The sums of a loop are items of its `dmlc.yield`."""
 
     op: Op
+    id: str
     row: str
     name: str
     shown: bool
@@ -110,8 +113,12 @@ class Compiler:
         elif is_traffic(op):
             self._traffic(op)
         else:
-            price = self.cost.op(op)
-            self._emit(COMPUTE, self._item(op, price), self._delayed(price.time), self.cost.host(op), self._mark(op))
+            self._computation(op, op)
+
+    def _computation(self, op: Op, priced: Op) -> None:
+        """A run of `op` at the price of `priced`."""
+        price = self.cost.op(priced)
+        self._emit(COMPUTE, self._item(op, price), self._delayed(price.time), self.cost.host(priced), self._mark(op))
 
     def _delayed(self, time: int) -> int:
         return -(-time * self.factor.numerator // self.factor.denominator)
@@ -140,7 +147,7 @@ class Compiler:
         return self._slot[future]
 
     def _item(self, op: Op, cost: Cost) -> int:
-        self.program.items.append(Item(op, row_of(op), name_of(op), is_shown(op), kind_of(op), cost))
+        self.program.items.append(Item(op, id_of(op), row_of(op), name_of(op), is_shown(op), kind_of(op), cost))
         return len(self.program.items) - 1
 
     def _mark(self, op: Op) -> int:
@@ -180,10 +187,25 @@ class Compiler:
         self._emit(ENTER)
         self._emit(HEAD, loop)
         self._block(block)
+        if op.name == "dmlc.microbatch":
+            self._sums(op, block.terminator, loop)
         self._alias(carried, block.terminator.operands)
         self._emit(BACK, loop, enter + 1)
         code[enter] = (ENTER, loop, len(code), self._mark(op))
         self._alias(op.results, carried)
+
+    def _sums(self, op: Op, last: Op, loop: int) -> None:
+        """What the body yields is brought to its accumulator's dtype and, from the second iteration on, added to it."""
+        kept = op.attrs.get("acc", ()) or [v.dtype for v in last.operands]
+        totals = [(v.tensor, v.tensor.with_dtype(dtype)) for v, dtype in zip(last.operands, kept)]
+        for given, total in totals:
+            if given != total:
+                self._computation(last, Op("dmlc.cast", [Value(given)], [total], {"to": total.dtype}))
+        jump = len(self.program.code)
+        self._emit(UNLESS_FIRST)
+        for _, total in totals:
+            self._computation(last, Op("dmlc.add", [Value(total), Value(total)], [total]))
+        self.program.code[jump] = (UNLESS_FIRST, loop, len(self.program.code))
 
     def _alias(self, names: Sequence[Value], sources: Sequence[Value]) -> None:
         pairs = tuple((self._slot_of(n), self._slot_of(s)) for n, s in zip(names, sources) if isinstance(s.type, FutureType) and n is not s)

@@ -45,4 +45,5 @@ class _Chains:
 
     def _computation(self, block: Block) -> int:
         """Time of a block's own ops on the compute stream."""
-        return sum(self.time.get(op, 0) for op in block if (op.dialect != "comm" and not op.regions) or op.name == "kernel.fused")
+        own = (op for op in block if op.name == "kernel.fused" or (op.dialect != "comm" and not op.regions and op.name not in TERMINATORS))
+        return sum(self.time.get(op, 0) for op in own)

@@ -35,6 +35,11 @@ def name_of(op: Op) -> str:
     return op.attrs.get("dmlc.name") or op.name
 
 
+def id_of(op: Op) -> str:
+    """The op's id; of a region's `dmlc.yield`, which stands for a loop's sums, the loop's with ".yield"."""
+    return f"{op.parent.id}.yield" if op.name in TERMINATORS and op.parent is not None else op.id
+
+
 def is_shown(op: Op) -> bool:
     """Whether each run of the op is an event: no view, no op that only names values, and no loop or branch (what is inside is shown)."""
     if op.name == "comm.wait" or is_traffic(op):

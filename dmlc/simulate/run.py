@@ -55,7 +55,7 @@ class Run:
 
     def _event(self, item: int, begin: int, end: int, number: int) -> Event:
         known = self.items[item]
-        return Event(known.op.id, known.name, known.row, begin, end, known.cost.source, known.kind == "wait", number, known)
+        return Event(known.id, known.name, known.row, begin, end, known.cost.source, known.kind == "wait", number, known)
 
     def _raw_events(self) -> Iterator[tuple[int, int, int, int]]:
         yield from self.lane.events

@@ -182,7 +182,12 @@ def _bounds(block: Block, run: Run) -> Bounds:
 def _times(lane: Lane) -> dict[Op, int]:
     """What each op takes alone."""
     items = lane.program.items
-    return {items[i[1]].op: i[2 if i[0] == COMPUTE else 4] for i in lane.code if i[0] in (COMPUTE, POST)}
+    found: dict[Op, int] = {}
+    for i in lane.code:
+        if i[0] in (COMPUTE, POST):
+            op = items[i[1]].op
+            found[op] = found.get(op, 0) + i[2 if i[0] == COMPUTE else 4]
+    return found
 
 
 def _peak(run: Run) -> Peak:
