@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 EFFORT = 5_000_000  # units simulated by a search, all trials together
+POLISHED = 3  # results of descents that exact windows go on from
+KICKS = 8
 
 
 @dataclass(frozen=True)
@@ -77,22 +79,45 @@ def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int =
     first = [_schedule(problem, plan, memory=True) for plan in starts]
     peaks = [s.peak() for s in first]
     cap = max(cap, min(peaks)) if cap else 0
-    fitting = [i for i, peak in enumerate(peaks) if not cap or peak <= cap]
-    run = Descent(cap if any(p > cap for p in [_total(problem)]) else 0, effort, moves)
-    ranked = sorted(fitting, key=lambda i: (Score.of(first[i]), i))
-    run.begin([(i, first[i]) for i in ranked])
-    run.run()
+    binding = cap if cap < _total(problem) else 0
+    ranked = sorted((i for i, peak in enumerate(peaks) if not cap or peak <= cap), key=lambda i: (Score.of(first[i]), i))
+    run = _run([(i, first[i]) for i in ranked], binding, effort, moves)
     best = run.best
     return Result(
         best.layout.plan(best.order),
         best.makespan,
         _schedule(problem, best.layout.plan(best.order), memory=True).peak(),
         run.origin,
-        tuple(s.makespan if i in fitting else -1 for i, s in enumerate(first)),
+        tuple(s.makespan if i in ranked else -1 for i, s in enumerate(first)),
         tuple(Step(*s) for s in run.trace),
         run.spent,
         bounds_of(best).best,
     )
+
+
+def _run(starts: list[tuple[int, Schedule]], cap: int, effort: int, moves: frozenset[str]) -> Descent:
+    """Of a few units all is tried. Else descents from all starts, exact windows from the best few results, cuts, then kicks of the best."""
+    run = Descent(starts[0][1], starts[0][0], cap, effort // 2, moves)
+    found: dict[tuple, tuple[Score, int, Schedule]] = {}
+    for origin, start in starts:
+        schedule = run.fresh(start)
+        run.descend(schedule, origin)
+        if run.whole(schedule, origin) and not _cuttable(schedule, moves):
+            return run
+        found.setdefault((tuple(schedule.layout.chunks.items()), tuple(schedule.order)), (Score.of(schedule), origin, schedule))
+    run.until = effort
+    for _, origin, schedule in sorted(found.values(), key=lambda f: f[:2])[:POLISHED]:
+        run.polish(schedule, origin)
+    run.polish(run.cut(run.fresh(run.best), run.origin), run.origin)
+    for number in range(KICKS):
+        schedule = run.kick(number)
+        run.descend(schedule, run.origin)
+        run.polish(schedule, run.origin)
+    return run
+
+
+def _cuttable(schedule: Schedule, moves: frozenset[str]) -> bool:
+    return "chunks" in moves and bool(schedule.layout.problem.chunks)
 
 
 def _total(problem: Problem) -> int:

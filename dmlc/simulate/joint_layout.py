@@ -107,6 +107,12 @@ class Layout:
             found.append(Place(b.bytes, makers, tuple(users), b.kept))
         return found
 
+    def parts(self, collective: int) -> Members:
+        """Atoms of a cut collective: what cuts, pieces, what joins."""
+        pieces = self.pieces[collective]
+        cut = (self.takes[collective],) if self.takes[collective] >= 0 else ()
+        return cut + pieces + (self.gives[collective] if self.gives[collective] != pieces else ())
+
     def _readers(self, node: int) -> Members:
         if node not in self.pieces:
             return (node,)

@@ -15,6 +15,8 @@ from dmlc.simulate.clocks import FULL, Streams
 COMPUTE = -1  # the stream of computation
 CUT, JOIN = -1, -2  # parts of a cut collective that are computation: what makes its pieces, what puts them together
 
+ROUNDS = 2  # how far a role looks around a node
+
 Members = tuple[int, ...]
 
 
@@ -195,6 +197,21 @@ class Problem:
         return tuple(found)
 
     @cached_property
+    def roles(self) -> tuple[int, ...]:
+        """Node -> number of its role: equal for those that do the same in equal surroundings, as in repeated layers.
+
+        Labels are refined by those of needs and readers a few times (Weisfeiler and Leman 1968).
+        """
+        readers: list[list[int]] = [[] for _ in self.nodes]
+        for i, node in enumerate(self.nodes):
+            for p in node.preds:
+                readers[p].append(i)
+        labels = _numbered([(n.stream, n.time, n.host) if n.kind is None else (n.stream, n.kind) for n in self.nodes])
+        for _ in range(ROUNDS):
+            labels = _numbered([(labels[i], sorted(labels[p] for p in n.preds), sorted(labels[r] for r in readers[i])) for i, n in enumerate(self.nodes)])
+        return tuple(labels)
+
+    @cached_property
     def partners(self) -> tuple[Members, ...]:
         """Node -> nodes it may share a kernel with for a reason: those it reads, those that read it, and the next reader of the same value."""
         found: list[dict[int, None]] = [{} for _ in self.nodes]
@@ -207,3 +224,8 @@ class Problem:
             for a, b in zip(readers, readers[1:]):
                 found[a][b] = found[b][a] = None
         return tuple(tuple(sorted(f)) for f in found)
+
+
+def _numbered(labels: list) -> list[int]:
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(repr(label), len(numbers)) for label in labels]

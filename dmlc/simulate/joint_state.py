@@ -163,9 +163,8 @@ class Schedule:
     def _alive_now(self) -> list[int]:
         """By definition: every buffer over its whole life."""
         change = [0] * (len(self.order) + 2)
-        place = self.place
         for i in range(len(self.layout.buffers)):
-            begin, end = self._life(i, place.__getitem__, len(self.order))
+            begin, end = self.life(i)
             change[begin] += self.layout.buffers[i].bytes
             change[end + 1] -= self.layout.buffers[i].bytes
         alive, total = [], 0
@@ -173,6 +172,10 @@ class Schedule:
             total += change[p]
             alive.append(total)
         return alive
+
+    def life(self, buffer: int) -> tuple[int, int]:
+        """First and last position at which a buffer is there."""
+        return self._life(buffer, self.place.__getitem__, len(self.order))
 
     def _life(self, buffer: int, place: Callable[[int], int], last: int) -> tuple[int, int]:
         """First and last position at which a buffer is there; (0, -1) if it never is, since one unit makes and reads it."""
@@ -192,7 +195,7 @@ class Schedule:
             return place(unit)
         return min([place(home[s]) for a in layout.members[unit] for s in layout.succs[a]], default=last)
 
-    def _affected(self, change: Change) -> list[int]:
+    def affected(self, change: Change) -> list[int]:
         """Buffers whose lives the change may change."""
         layout, home = self.layout, self.home
         atoms = {a for u in change.units for a in layout.members[u]}
@@ -204,7 +207,7 @@ class Schedule:
         lo, hi = change.lo, change.hi
         top, last = lo + len(change.units), len(self.order) + len(change.units) - (hi - lo)
         saved = self._rehome(change.units)
-        buffers = self._affected(change)
+        buffers = self.affected(change)
         moved = {u: lo + k for k, u in enumerate(change.units)}
         place, shift = self.place, top - hi
 
@@ -215,7 +218,7 @@ class Schedule:
         lives = [self._life(b, new_place, last) for b in buffers]
         for atom, unit in saved:
             self.home[atom] = unit
-        before = [self._life(b, place.__getitem__, len(self.order)) for b in buffers]
+        before = [self.life(b) for b in buffers]
         size = [self.layout.buffers[b].bytes for b in buffers]
         steady = self.alive[lo] - sum(n for n, (begin, end) in zip(size, before) if begin <= lo <= end)
         alive = [*self.alive[:lo], *[steady] * (top - lo), *self.alive[hi:]]

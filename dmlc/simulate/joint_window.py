@@ -12,22 +12,16 @@ from dmlc.simulate.branch import Ends, dominates, ends_of
 from dmlc.simulate.clocks import Clocks
 from dmlc.simulate.joint_problem import COMPUTE, Members
 from dmlc.simulate.joint_state import Change, Schedule
+from dmlc.simulate.joint_window_memory import WindowMemory
 
 UNITS, ATOMS = 10, 14  # what a window holds at most
 SETS = 400  # candidate units of a window
 
 
-def best_window(schedule: Schedule, lo: int, hi: int, moves: frozenset[str], limit: int, steps: int, cap: int = 0) -> Change | None:
-    """The units at positions lo … hi-1 regrouped and ordered for the least makespan, if one below `limit` is found in `steps` steps."""
-    window = _Window(schedule, lo, hi, moves, limit, steps, cap)
-    window.run()
-    return window.best
-
-
-def window_end(schedule: Schedule, lo: int) -> int:
-    """Where a window that begins at `lo` ends at the latest."""
+def window_end(schedule: Schedule, lo: int, units: int) -> int:
+    """Where a window of at most so many units that begins at `lo` ends at the latest."""
     hi, atoms = lo, 0
-    while hi < len(schedule) and hi - lo < UNITS:
+    while hi < len(schedule) and hi - lo < units:
         atoms += len(schedule.layout.members[schedule.order[hi]])
         if atoms > ATOMS:
             break
@@ -35,8 +29,11 @@ def window_end(schedule: Schedule, lo: int) -> int:
     return hi
 
 
-class _Window:
-    """Masks are over the window's atoms in order of number."""
+class Window:
+    """Units at positions lo … hi-1 regrouped and ordered for the least makespan: `best`, if one below `limit` is found in `steps` units issued.
+
+    Masks are over the window's atoms in order of number.
+    """
 
     def __init__(self, schedule: Schedule, lo: int, hi: int, moves: frozenset[str], limit: int, steps: int, cap: int):
         self.schedule, self.lo, self.hi, self.limit, self.left, self.cap = schedule, lo, hi, limit, steps, cap
@@ -50,7 +47,8 @@ class _Window:
         self.needs = {mask: self._needs(mask) for mask, _ in self.units}
         self.collectives = [u for q in schedule.states[lo][2] for u in q]
         self.watched = [a for a in self.atoms if layout.atom_stream[a] != COMPUTE]
-        self.seen: dict[int, list[Ends]] = {}
+        self.memory = WindowMemory(schedule, lo, hi, self.bit) if cap else None
+        self.seen: dict[tuple, list[Ends]] = {}
         self.cheapest: dict[tuple[int, int], int] = {}
         self.loads = self._loads_after()
         self.tails = self._tails_after()
@@ -66,16 +64,22 @@ class _Window:
                 found |= before
         return found & ~mask
 
-    def run(self) -> None:
+    @property
+    def complete(self) -> bool:
+        """Whether everything was looked at."""
+        return self.left > 0
+
+    def run(self) -> int:
+        """Search; returns how many units were simulated."""
         home = self.schedule.home
         saved = {a: home[a] for a in self.atoms}
         clocks = Clocks(self.schedule.layout.problem.streams, self.schedule.layout.time)
         clocks.restore(self.schedule.states[self.lo])
-        steps = self.left
+        steps, before = self.left, self.schedule.replayed
         self.extend(0, clocks, ())
-        self.schedule.replayed += steps - self.left
         for a, u in saved.items():
             home[a] = u
+        return steps - self.left + self.schedule.replayed - before
 
     # -------------------------------------------------- search
 
@@ -88,7 +92,7 @@ class _Window:
         layout, home = self.schedule.layout, self.schedule.home
         state = clocks.state()
         for i, (mask, u) in enumerate(self.units):
-            if mask & issued or self.needs[mask] & ~issued:
+            if mask & issued or self.needs[mask] & ~issued or (self.memory is not None and self.memory.need(issued, mask, u) > self.cap):
                 continue
             clocks.restore(state)
             clocks.issue(u, layout.stream[u], [home[a] for a in layout.waits[u]], layout.host[u])
@@ -103,7 +107,7 @@ class _Window:
             for a in layout.members[u]:
                 home[a] = u
             clocks.restore(after)
-            if bound < self.limit and not self.is_dominated(issued | mask, clocks):
+            if bound < self.limit and not self.is_dominated(issued | mask, clocks, (*path, u)):
                 self.extend(issued | mask, clocks, (*path, u))
 
     def _end(self, clocks: Clocks, path: tuple[int, ...]) -> None:
@@ -126,12 +130,13 @@ class _Window:
             home[a] = u
         return fits
 
-    def is_dominated(self, issued: int, clocks: Clocks) -> bool:
+    def is_dominated(self, issued: int, clocks: Clocks, path: tuple[int, ...]) -> bool:
         """Whether the same atoms were issued before with nothing later."""
         home = self.schedule.home
         mine = ends_of(clocks, [*self.collectives, *(home[a] for a in self.watched if self.bit[a] & issued)])
         mine = (*mine, *(clocks.now + rest for rest in self._rests(clocks)))
-        known = self.seen.setdefault(issued, [])
+        key = (issued,) if self.memory is None else (issued, *self.memory.holding(path, issued))
+        known = self.seen.setdefault(key, [])
         if any(dominates(k, mine) for k in known):
             return True
         known[:] = [k for k in known if not dominates(mine, k)] + [mine]
