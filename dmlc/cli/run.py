@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dmlc.cli._run_inputs import check_devices, check_inputs, check_kernels, check_output
+from dmlc.cli._run_report import Watch
 from dmlc.cli.arguments import Parser
 from dmlc.ir.location import DmlcError
 
@@ -27,6 +28,10 @@ def parser() -> Parser:
     p.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
     p.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     p.add_argument("--repeat", type=int, default=5, metavar="N", help="timed runs after the first; default 5")
+    p.add_argument("--profile", type=int, nargs="?", const=5, metavar="STEPS", help="time every op in so many steps after the first ones (default 5): OUT/profile.json")
+    p.add_argument("--profile-to", metavar="FILE", help="write the profile there instead")
+    p.add_argument("--trace", metavar="FILE", help="with --profile: one of these steps for Perfetto")
+    p.add_argument("--measured", metavar="DB", help="predict by these measured times; with --profile, add what is found to the file")
     return p
 
 
@@ -35,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     if (folder := training_folder(argv)) is not None:
         return train(folder, [word for word in argv if word not in (str(folder), "--")])
     args = p.parse(argv)
+    if args.trace and args.profile is None:
+        p.error("--trace needs --profile")
     if args.folder is None:
         p.error("no OUT given")
     if args.check and args.inputs:
@@ -47,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
         check_devices(ranks)
     if args.kernels == "triton":
         check_kernels(args.device)
-    return launch(folder, ranks, launch_arguments(args, folder))
+    with Watch(folder, ranks, args.measured, args.profile is not None, args.profile_to) as watch:
+        return watch.report(launch(folder, ranks, launch_arguments(args, folder), watch.environment))
 
 
 def training_folder(argv: Sequence[str]) -> Path | None:
@@ -57,15 +65,32 @@ def training_folder(argv: Sequence[str]) -> Path | None:
 
 
 def train(folder: Path, arguments: list[str]) -> int:
-    """Hand everything to the folder's own command line; of this one's options only --nproc is left out."""
+    """Hand everything to the folder's own command line; of this one's options only --nproc and --measured are left out."""
     ranks = ranks_of(folder)
-    if "--nproc" in arguments:
-        at = arguments.index("--nproc")
-        given = arguments[at + 1 : at + 2]
-        if given != [str(ranks)]:
-            raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {''.join(given) or 'so many'}; compile it again, the checkpoints go with it")
-        del arguments[at : at + 2]
-    process = subprocess.Popen([sys.executable, str(folder.absolute() / "launch.py"), *arguments], start_new_session=True)
+    given = taken(arguments, "--nproc")
+    if given is not None and given != str(ranks):
+        raise DmlcError(f"{folder} is compiled for {ranks} ranks, not {given or 'so many'}; compile it again, the checkpoints go with it")
+    measured = taken(arguments, "--measured")
+    profiles = any(word.split("=")[0] == "--profile" for word in arguments)
+    to = next((after for word, after in zip(arguments, arguments[1:]) if word == "--profile-to"), None)
+    with Watch(folder, ranks, measured, profiles, to) as watch:
+        return watch.report(_train(folder, arguments, watch.environment))
+
+
+def taken(arguments: list[str], option: str) -> str | None:
+    """The value of an option of this command, which is taken out; "" where it has none, None where it is not given."""
+    at = next((i for i, word in enumerate(arguments) if word.split("=")[0] == option), None)
+    if at is None:
+        return None
+    if "=" in arguments[at]:
+        return arguments.pop(at).split("=", 1)[1]
+    value = "".join(arguments[at + 1 : at + 2])
+    del arguments[at : at + 2]
+    return value
+
+
+def _train(folder: Path, arguments: list[str], environment: dict[str, str]) -> int:
+    process = subprocess.Popen([sys.executable, str(folder.absolute() / "launch.py"), *arguments], env=environment, start_new_session=True)
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -90,10 +115,11 @@ def ranks_of(folder: Path) -> int:
 
 def launch_arguments(args, folder: Path) -> list[str]:
     given = ["--kernels", args.kernels, "--device", args.device, "--repeat", str(args.repeat)]
-    for option in ("inputs", "save"):
-        value = getattr(args, option)
+    for option in ("inputs", "save", "trace", "profile-to"):
+        value = getattr(args, option.replace("-", "_"))
         if value:
             given += [f"--{option}", str(Path(value).absolute())]
+    given += ["--profile", str(args.profile)] if args.profile is not None else []
     if args.inputs:
         check_inputs(folder, Path(args.inputs))
     if args.save:
@@ -106,10 +132,10 @@ def launch_arguments(args, folder: Path) -> list[str]:
     return given
 
 
-def launch(folder: Path, ranks: int, arguments: list[str]) -> int:
+def launch(folder: Path, ranks: int, arguments: list[str], environment: dict[str, str] | None = None) -> int:
     """Start the ranks in a process group of their own; an interrupt ends them all."""
     launcher = str(folder.absolute() / "launch.py")
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), **os.environ}
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), **os.environ, **(environment or {})}
     command = (
         [sys.executable, launcher] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), launcher]
     )

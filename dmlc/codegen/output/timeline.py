@@ -166,24 +166,27 @@ def step_events(rank, length):
 # ---------------------------------------------------------------- the step's time, beside the prediction
 
 
-def say_step(times, device, say):
-    """One line on the step: seconds measured, and what the compiler predicted where it was for this kind of device. `dmlc run` says more and
-    asks for the numbers in a file instead."""
+def say_step(times, device, say, as_compiled=True):
+    """One line on the step: seconds measured, and what the compiler predicted where it was for this kind of device and for the batch that ran
+    (`as_compiled`). `dmlc run` says more and asks for the numbers in a file instead."""
     if not times:
         return
-    measured = {"seconds": statistics.median(times), "count": len(times), "device": device.type, "name": device_name(device)}
+    measured = {"seconds": statistics.median(times), "count": len(times), "device": device.type, "as_compiled": as_compiled, **device_facts(device)}
     asked = os.environ.get("DMLC_STEP_FILE")
     if asked:
         Path(asked).write_text(json.dumps(measured))
         return
     predicted = json.loads((HERE / "plan.json").read_text()).get("predicted") if (HERE / "plan.json").exists() else None
     text = f"measured {measured['seconds'] * 1e3:.4g} ms"
-    if predicted and predicted["target"].lower() in (["cpu"] if device.type == "cpu" else measured["name"].lower().split()):
+    if predicted and as_compiled and predicted["target"].lower() in (["cpu"] if device.type == "cpu" else measured["name"].lower().split()):
         text = f"predicted {predicted['step_ps'] / 1e9:.4g} ms, {text}, bound {predicted['bound_ps'] / 1e9:.4g} ms"
     say(f"step: {text} (median of {len(times)})")
 
 
-def device_name(device):
+def device_facts(device):
     import torch
 
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    if device.type != "cuda":
+        return {"name": "cpu", "memory": 0}
+    found = torch.cuda.get_device_properties(device)
+    return {"name": found.name, "memory": found.total_memory}

@@ -102,7 +102,7 @@ def train(args, guard):
             trainer.resume(record)
         introduce(args, metrics, table, source, trainer, record)
         stopped = trainer.run()
-        conclude(args, metrics, guard, trainer, stopped, device)
+        conclude(args, metrics, guard, trainer, stopped, device, table.TRAIN)
         export(args, state, metrics, guard)
     metrics.close()
     return 0
@@ -247,7 +247,7 @@ def introduce(args, metrics, table, source, trainer, record):
         metrics.say(f"goes on from {record['folder']}" + (f"; new: {', '.join(record['lacking'])}" if record["lacking"] else ""))
 
 
-def conclude(args, metrics, guard, trainer, stopped, device):
+def conclude(args, metrics, guard, trainer, stopped, device, trained):
     from timeline import say_step
 
     samples = trainer.samples
@@ -261,7 +261,8 @@ def conclude(args, metrics, guard, trainer, stopped, device):
     elif trainer.step:
         metrics.say(f"nothing to do: step {trainer.step} of {trainer.total} was reached before")
     if metrics.speaks:
-        say_step(trainer.times(), device, metrics.say)
+        as_compiled = (trainer.source.batch, trainer.source.microbatches) == (trained["batch"], trained["microbatches"])
+        say_step(trainer.times(), device, metrics.say, as_compiled)
     if samples and args.profile and trainer.program.calls < trainer.program.needed:
         metrics.say(f"no profile: {args.profile} profiled steps take {trainer.program.needed} steps in all")
 
