@@ -54,7 +54,6 @@ def path(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> Path:
     else:
         inner = cluster.links[level - 1]
         nodes, most = blocks(mesh, tuple(axes), inner.span)
-    inner = inner if most > 1 else outer
     return Path(ranks, nodes, inner, outer, max(1, inner.bandwidth // inner.shared), outer.bandwidth * -(-most // outer.shared))
 
 
@@ -120,7 +119,7 @@ class Collectives:
             return self._gloo(kind, where), "model"
         found = self._table(kind, where)
         curve, source = (nccl.curve(kind, self.layout(where)), "model") if found is None else (found, "table")
-        if where.nodes > 1 and where.inner is not where.outer:
+        if where.nodes > 1:
             inside = Path(where.ranks, 1, where.inner, where.inner, where.intra, 0)
             curve = higher(curve, self._curve(kind, inside)[0])
         return curve, source
@@ -143,14 +142,16 @@ class Collectives:
         """The fabric's curve for the group, scaled to the kind and the link's bandwidth; None without a table for such groups."""
         fabric = where.outer.fabric
         sizes = sorted(fabrics.KNOTS.get(fabric, ()))
-        if not sizes or kind in ("send", "recv") or (where.nodes > 1 and (kind == "all_to_all" or fabrics.PER_NODE.get(fabric) != -(-where.ranks // where.nodes))):
+        if not sizes or kind in ("send", "recv"):
+            return None
+        if where.nodes > 1 and (kind == "all_to_all" or fabrics.PER_NODE.get(fabric) != -(-where.ranks // where.nodes)):
             return None
         reduced = self._all_reduce(fabric, sizes, where)
         if kind == "broadcast":
-            part = (where.ranks, 2 * (where.ranks - 1))
+            share, whole = where.ranks, 2 * (where.ranks - 1)
         else:
-            part = (100, 100) if kind == "all_reduce" else (HALF, 100)
-        return Curve((size, -(-time * part[0] // part[1])) for size, time in zip(reduced.sizes, reduced.times))
+            share, whole = (100 if kind == "all_reduce" else HALF), 100
+        return Curve((size, -(-time * share // whole)) for size, time in zip(reduced.sizes, reduced.times))
 
     def _all_reduce(self, fabric: str, sizes: list[int], where: Path) -> Curve:
         lower = max((n for n in sizes if n <= where.ranks), default=sizes[0])
