@@ -102,7 +102,13 @@ class Mesh:
 
     def groups(self, axes: Sequence[str]) -> list[tuple[int, ...]]:
         """All groups along `axes`, by smallest rank."""
-        return list(dict.fromkeys(self.group(r, axes) for r in range(self.devices)))
+        found: list[tuple[int, ...]] = []
+        seen: set[int] = set()
+        for rank in range(self.devices):
+            if rank not in seen:
+                found.append(self.group(rank, axes))
+                seen.update(found[-1])
+        return found
 
     # -------------------------------------------------- sizes
 
