@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_shared_adapter_is_divided_among_the_groups_that_use_it():
     assert cluster.link(Mesh.make(data=2, model=8), ["model"]).kind == "pcie"
 
 
-def uneven(*hosts: Host, switches: tuple[Switch, ...] = (), **more) -> Cluster:
+def uneven(*hosts: Host, switches: Sequence[Switch] = (), **more) -> Cluster:
     return Cluster.of_hosts(hosts, switches, **more)
 
 
@@ -162,6 +163,31 @@ def test_rails_go_through_the_neighbour_where_that_is_nearer():
     assert cluster.topology.path(0, 2) == ["rank 0", "adapter host0.0", "switch rail0", "adapter host1.0", "rank 2"]
     assert "spine" not in cluster.topology.path(0, 3)  # through rank 1 or rank 2
     assert cluster.topology.latency(0, 3) == 10 * US
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paths_are_the_shortest_that_networkx_finds(seed):
+    """Among those that pass through no third host."""
+    import networkx
+
+    rng = random.Random(seed)
+    rails = [f"rail{i}" for i in range(rng.randint(1, 4))]
+    hosts = []
+    for _ in range(rng.randint(2, 5)):
+        links = replace(rng.choice([NVLINK, PCIE]), alpha=rng.choice([1, 20]) * US), replace(ADAPTER, alpha=rng.choice([4, 8]) * US)
+        hosts.append(Host(H100, rng.randint(1, 5), *links, switches=tuple(rng.sample(rails, rng.randint(1, len(rails))))))
+    cluster = uneven(*hosts, Host(L4, 1, PCIE, ADAPTER, switches=(rails[0],)), switches=[Switch(r, GIGA, rng.choice([0, 1, 40]) * US) for r in rails])
+    found, graph = cluster.topology, cluster.topology.graph
+    between = [n for n, data in graph.nodes(data=True) if data["kind"] in ("switch", "spine")]
+    own = {
+        i: [f"host host{i}", *(n for n in graph["host host" + str(i)]), *(n for n in graph if n.startswith(f"adapter host{i}."))] for i in range(len(hosts) + 1)
+    }
+    for a, b in itertools.permutations(range(found.ranks), 2):
+        hosts_of = [cluster.host_of(r)[1] for r in (a, b)]
+        if len(set(hosts_of)) == 2:
+            part = graph.subgraph([*between, *own[hosts_of[0]], *own[hosts_of[1]]])
+            assert found.latency(a, b) == networkx.dijkstra_path_length(part, f"rank {a}", f"rank {b}", "latency"), (a, b)
+            assert networkx.is_path(part, found.path(a, b))
 
 
 @pytest.mark.parametrize("seed", range(20))

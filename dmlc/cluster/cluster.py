@@ -113,8 +113,8 @@ class Cluster:
 
     @property
     def memory(self) -> int:
-        """Bytes a rank may use."""
-        return self.memory_limit or self.device.memory
+        """Bytes a rank may use. A limit may be set above what the catalogue says of one device, not above the least of several."""
+        return min(self.memory_limit, self.device.memory) if self.memory_limit and self.hosts else self.memory_limit or self.device.memory
 
     def with_memory(self, limit: int) -> Cluster:
         return replace(self, memory_limit=limit)

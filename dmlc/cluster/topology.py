@@ -1,15 +1,16 @@
 """Devices, hosts, adapters and switches as a networkx graph: what is on the way between two ranks, and where a group's ring is slowest.
 
 A device hangs on its host (which joins the host's devices) and on a network adapter; adapters hang on a switch, switches on the spine.
-Half of a link's latency is on each side. Paths are those of least latency, so a message between two rails goes through a device of the same
-host that is on the right one, as NCCL's does, where that is shorter than the way over the spine.
+Half of a link's latency is on each side. Paths are those of least latency (networkx finds the same ones, only far slower on a thousand
+devices), so a message between two rails goes through a device of the same host that is on the right one, as NCCL's does, where that is
+shorter than the way over the spine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmlc.cluster.link import Link
 
@@ -34,6 +35,8 @@ class Topology:
         self.graph = networkx.Graph()
         self._paths: dict[tuple[int, int], list[str]] = {}
         self._home: list[str] = []  # rank -> node of its host
+        self._exit: list[tuple[str, str]] = []  # rank -> its adapter and the switch that hangs on
+        self._exits: dict[str, dict[str, int]] = {}  # host -> switch -> its first rank there
         rank = 0
         for number, host in enumerate(machines):
             self._add_host(host.name or f"host{number}", host, rank)
@@ -47,19 +50,21 @@ class Topology:
         self.graph.add_edge(a, b, bandwidth=bandwidth, latency=latency, link=link)
 
     def _add_host(self, name: str, host: Host, first: int) -> None:
-        node = f"host {name}"
+        node, shared = f"host {name}", host.network.shared
         self.graph.add_node(node, kind="host")
         for i in range(host.count):
-            device, adapter = rank_node(first + i), f"adapter {name}.{i // host.network.shared}"
-            self._home.append(node)
+            device, adapter = rank_node(first + i), f"adapter {name}.{i // shared}"
+            switch = "switch " + (host.switches[(i // shared) % len(host.switches)] if host.switches else ONE_SWITCH)
             self.graph.add_node(device, kind="device", device=host.device)
             self._edge(device, node, host.inside.bandwidth, -(-host.inside.alpha // 2), host.inside)
             if adapter not in self.graph:
                 self.graph.add_node(adapter, kind="adapter")
-                switch = host.switches[(i // host.network.shared) % len(host.switches)] if host.switches else ONE_SWITCH
-                self.graph.add_node(f"switch {switch}", kind="switch")
-                self._edge(adapter, f"switch {switch}", host.network.bandwidth, -(-host.network.alpha // 2), host.network)
+                self.graph.add_node(switch, kind="switch")
+                self._edge(adapter, switch, host.network.bandwidth, -(-host.network.alpha // 2), host.network)
             self._edge(device, adapter, host.network.bandwidth, 0, host.network)
+            self._home.append(node)
+            self._exit.append((adapter, switch))
+            self._exits.setdefault(node, {}).setdefault(switch, first + i)
 
     def _add_switches(self, machines: Sequence[Host], switches: Sequence[Switch]) -> None:
         names = [n for n, data in self.graph.nodes(data=True) if data["kind"] == "switch"]
@@ -78,14 +83,29 @@ class Topology:
 
     def path(self, a: int, b: int) -> list[str]:
         """Nodes from rank a to rank b: through their host where that is one, else on the way of least latency, fewest nodes among equal ones."""
-        import networkx
-
+        if a == b:
+            return [rank_node(a)]
         if self._home[a] == self._home[b]:  # an adapter that both use is no way from one to the other
-            return [rank_node(a), self._home[a], rank_node(b)] if a != b else [rank_node(a)]
+            return [rank_node(a), self._home[a], rank_node(b)]
         if (a, b) not in self._paths:
-            weight: Any = lambda _u, _v, data: (data["latency"] << 8) + 1  # noqa: E731
-            _, self._paths[a, b] = networkx.bidirectional_dijkstra(self.graph, rank_node(a), rank_node(b), weight)
+            self._paths[a, b] = min(self._ways(a, b), key=lambda nodes: (self._latency(nodes), len(nodes)))
         return self._paths[a, b]
+
+    def _ways(self, a: int, b: int) -> list[list[str]]:
+        """The ways between two hosts: out by each switch of one, in by each of the other; where a rank is on the right one, by its own adapter."""
+        (adapter_a, out), (adapter_b, into) = self._exit[a], self._exit[b]
+        if out == into:
+            return [[rank_node(a), adapter_a, out, adapter_b, rank_node(b)]]
+        found = []
+        for first, via_a in {**self._exits[self._home[a]], out: a}.items():
+            for last, via_b in {**self._exits[self._home[b]], into: b}.items():
+                head = [rank_node(a)] if via_a == a else [rank_node(a), self._home[a], rank_node(via_a)]
+                tail = [rank_node(b)] if via_b == b else [rank_node(via_b), self._home[b], rank_node(b)]
+                found.append([*head, self._exit[via_a][0], *([first] if first == last else [first, SPINE, last]), self._exit[via_b][0], *tail])
+        return found
+
+    def _latency(self, nodes: Sequence[str]) -> int:
+        return sum(self.graph.edges[e]["latency"] for e in zip(nodes, nodes[1:]))
 
     def edges(self, a: int, b: int) -> list[tuple[str, str]]:
         nodes = self.path(a, b)
@@ -93,7 +113,7 @@ class Topology:
 
     def latency(self, a: int, b: int) -> int:
         """Picoseconds on the way from rank a to rank b."""
-        return sum(self.graph.edges[e]["latency"] for e in self.edges(a, b))
+        return self._latency(self.path(a, b))
 
     def bottleneck(self, group: Sequence[int]) -> Link:
         """The slowest link on the ring through the ranks of one group, in their order."""
