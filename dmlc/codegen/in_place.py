@@ -1,36 +1,90 @@
-"""Which ops of an emitted step may leave their results in the memory of the arguments that those replace.
+"""Which ops of an emitted program leave their results in memory that is there: of arguments that they replace, of values that end with them.
 
-An argument's memory may be taken once nobody reads it any more, neither itself nor through a value that shares its memory.
+Memory may be taken once nobody reads it any more, neither its value nor one that shares the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from dmlc.codegen.lifetimes import root
+from dmlc.codegen.lifetimes import is_fresh, makes_memory, root
 from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.types import TensorType
-from dmlc.ops.base import attribute, definition
-from dmlc.ops.contraction import Contraction
+from dmlc.ops.base import definition
 from dmlc.ops.kernel import find_kernel
-from dmlc.ops.norm import Norm
-from dmlc.ops.pointwise import Pointwise
-from dmlc.ops.reduction import Reduction
 from dmlc.simulate.liveness import outside_values
 
-Shown = dict[Value, frozenset[Value]]  # value -> the arguments whose memory it may show
+EITHER = ("dmlc.add", "dmlc.sub", "dmlc.mul")  # elementwise: the result may take the memory of one operand or the other
 NOTHING: frozenset[Value] = frozenset()
 
 
-def overwritten(function: Function) -> dict[Op, dict[int, BlockArgument]]:
-    """Op of the body -> by the number of a result the argument whose memory it takes, for ops that can and may do that."""
-    replaces = _replaces(function)
-    found = {op: taken for op in function.body if (taken := _taken(op, replaces))}
-    if not found:
-        return {}
-    last = _last_reads(function)
-    position = {op: i for i, op in enumerate(function.body)}
-    return {op: taken for op, taken in found.items() if all(last[a] == (position[op], a) for a in taken.values())}
+@dataclass
+class Reuse:
+    """What `reuse` finds.
+
+    taken   op -> by the number of a result the value whose memory it takes
+    loops   results of loops that stay None where the loop runs no time: all that reads them is one sum, made in place
+    merged  op -> the addition of its result to something that is there before it, which one library call does too
+    """
+
+    taken: dict[Op, dict[int, Value]] = field(default_factory=dict)
+    loops: set[Value] = field(default_factory=set)
+    merged: dict[Op, Op] = field(default_factory=dict)
+
+
+def reuse(function: Function) -> Reuse:
+    found = Reuse()
+    memory, replaces = _Memory(function), _replaces(function)
+    for block in memory.blocks:
+        for position, op in enumerate(block):
+            for places in _choices(op):
+                taken = {i: op.operands[k] for i, k in places.items()}
+                if places and all(memory.ends(v, position, op) and _fits(v, op.results[i], replaces) for i, v in taken.items()):
+                    found.taken[op] = taken
+                    break
+    ops = [op for block in memory.blocks for op in block]
+    found.loops = {r for op in ops if op.name == "dmlc.microbatch" for r in op.results if _may_be_none(op, r, found)}
+    for op in ops:
+        addition = _only_addition(op)
+        if addition is not None and (_adds_bias(op, addition) or _adds_rows(op, addition, found)):
+            found.merged[op] = addition
+    return found
+
+
+def _only_addition(op: Op) -> Op | None:
+    """The addition of the same block and type that alone reads the op's result."""
+    if op.name not in ("dmlc.linear", "dmlc.index_add") or len(op.result.uses) != 1:
+        return None
+    user = op.result.users[0]
+    return user if user.name == "dmlc.add" and user.block is op.block and user.result.type == op.result.type else None
+
+
+def other(addition: Op, op: Op) -> Value:
+    """What the addition adds to the op's result."""
+    return addition.operands[1 if addition.operands[0] is op.result else 0]
+
+
+def _adds_bias(op: Op, addition: Op) -> bool:
+    bias = other(addition, op)
+    return op.name == "dmlc.linear" and op.result.tensor.rank > 1 and isinstance(bias, BlockArgument) and bias.shape == op.result.shape[-1:]
+
+
+def _adds_rows(op: Op, addition: Op, found: Reuse) -> bool:
+    """Rows added to a tensor that is there already, read by nobody else, and whose memory the sum takes."""
+    total = other(addition, op)
+    there = total.op is not None and total.op.block is op.block and op.block is not None and list(op.block).index(total.op) < list(op.block).index(op)
+    return op.name == "dmlc.index_add" and there and len(total.uses) == 1 and found.taken.get(addition, {}).get(0) is total and total not in found.loops
+
+
+def _may_be_none(loop: Op, result: Value, found: Reuse) -> bool:
+    """Whether the sum of a loop that may run no time is only added to one value, in the memory of either."""
+    users = list(result.users)
+    if not loop.operands or not result.tensor.rank or len(users) != 1 or users[0].name != "dmlc.add" or users[0].block is not loop.block:
+        return False
+    yielded = loop.region.block.terminator.operands
+    taken = found.taken.get(users[0], {}).get(0)
+    return taken is not None and taken is not result and is_fresh(yielded[result.index], yielded)  # type: ignore[attr-defined]
 
 
 def _replaces(function: Function) -> dict[Value, BlockArgument]:
@@ -39,27 +93,31 @@ def _replaces(function: Function) -> dict[Value, BlockArgument]:
     found: dict[Value, BlockArgument] = {}
     for value, attrs in zip(function.results, function.result_attrs):
         arg = args.get(attrs.get("dmlc.updates", ""))
-        if arg is not None and arg.type == value.type and arg.tensor.rank and function.results.count(value) == 1:
+        if arg is not None and arg.tensor.rank and function.results.count(value) == 1:
             found[value] = arg
     return found
 
 
-def _taken(op: Op, replaces: dict[Value, BlockArgument]) -> dict[int, BlockArgument]:
-    """By result the argument it replaces, where the op reads that at the place whose memory it can take and nowhere else; {} if one does not."""
-    places = in_place_operands(op)
-    taken = {i: replaces.get(op.results[i]) for i in places}
-    fits = all(op.operands[k] is taken[i] and list(op.operands).count(op.operands[k]) == 1 for i, k in places.items())
-    return taken if fits else {}  # type: ignore[return-value]
+def _fits(value: Value, result: Value, replaces: dict[Value, BlockArgument]) -> bool:
+    """An argument's memory is for what replaces the argument."""
+    if value.type != result.type or not value.tensor.rank:
+        return False
+    return replaces.get(result) is value if isinstance(value, BlockArgument) else True
 
 
-def in_place_operands(op: Op) -> dict[int, int]:
-    """By the number of a result the operand whose memory it can take; {} where it cannot."""
-    return kernel_in_place(Function(find_kernel(op))) if op.name == "kernel.call" else dict(enumerate(definition(op).in_place_operands))
+def _choices(op: Op) -> list[dict[int, int]]:
+    """By the number of a result the operand whose memory it can take, best first."""
+    if op.name in EITHER:
+        rows = op.operands[0].op is not None and op.operands[0].op.name == "dmlc.index_add"  # these are better added to the other
+        return [{0: 1}, {0: 0}] if rows else [{0: 0}, {0: 1}]
+    if op.dialect not in ("dmlc", "kernel"):
+        return []
+    return [kernel_in_place(Function(find_kernel(op))) if op.name == "kernel.call" else dict(enumerate(definition(op).in_place_operands))]
 
 
 def kernel_in_place(function: Function) -> dict[int, int]:
-    """The same for a kernel that holds an op which can work in place. That op alone reads the arguments in question, and what it gives leaves
-    the kernel and is not read in it: each program then reads those elements once, before it writes the same ones."""
+    """The same for a kernel that holds an update which can work in place. That op alone reads the arguments in question, and what it gives
+    leaves the kernel and is not read in it: each program then reads those elements once, before it writes the same ones."""
     update = next((op for op in function.body.ops[:-1] if definition(op).in_place_operands), None)
     if update is None:
         return {}
@@ -77,49 +135,71 @@ def kernel_in_place(function: Function) -> dict[int, int]:
 # ---------------------------------------------------------------- who shows whose memory
 
 
-def _last_reads(function: Function) -> dict[Value, tuple[int, Value | None]]:
-    """Index of the last op that reads an argument's memory, and through which value (None: through several)."""
-    shown: Shown = {a: frozenset({a}) for a in function.args}
-    last: dict[Value, tuple[int, Value | None]] = {}
-    for i, op in enumerate(function.body):
-        for value in outside_values(op):
-            for arg in shown.get(value, NOTHING):
-                last[arg] = (i, None if last.get(arg, (-1, None))[0] == i else value)
-        _show(op, shown)
-    return last
+class _Memory:
+    """Owners of memory (arguments of the function, results of ops that make new memory), who shows whose, and where each is read last."""
+
+    def __init__(self, function: Function):
+        self.shown: dict[Value, frozenset[Value]] = {a: frozenset({a}) for a in function.args}
+        self.last: dict[Value, tuple[int, frozenset[Value]]] = {}  # owner -> its last reader's position, and the values it is read through there
+        self.blocks: list[Block] = []
+        self._block(function.body)
+
+    def ends(self, value: Value, position: int, op: Op) -> bool:
+        """Whether `value` has memory of its own that is read last by `op`, once and through no other value."""
+        own = self.shown.get(value) == frozenset({value}) and _block_of(value) is op.block
+        return own and list(op.operands).count(value) == 1 and self.last.get(value) == (position, frozenset({value}))
+
+    def _block(self, block: Block) -> None:
+        self.blocks.append(block)
+        for position, op in enumerate(block):
+            readings: dict[Value, frozenset[Value]] = {}
+            for value in outside_values(op):
+                for owner in self.shown.get(value, NOTHING):
+                    if _block_of(owner) is block:
+                        readings[owner] = readings.get(owner, NOTHING) | {value}
+            self.last.update({owner: (position, values) for owner, values in readings.items()})
+            self._results(op)
+
+    def _results(self, op: Op) -> None:
+        """Add what the op's results show."""
+        if op.name == "kernel.call":
+            self._kernel(op)
+            return
+        for region in op.regions if not op.name.startswith("kernel.") else ():
+            for block in region.blocks:
+                for arg in block.args:
+                    self.shown[arg] = self._shared(op.operands, arg)
+                self._block(block)
+        for i, result in enumerate(op.results):
+            if op.name == "dmlc.microbatch":
+                self.shown[result] = self._yielded(op.region.block, i, result)
+            else:
+                self.shown[result] = frozenset({result}) if makes_memory(op) else self._shared(outside_values(op), result)
+
+    def _yielded(self, block: Block, index: int, result: Value) -> frozenset[Value]:
+        """What a loop's result shows: itself, if the body yields memory of its own there and nowhere else."""
+        shown = [self.shown.get(root(v), NOTHING) for v in block.terminator.operands]
+        value = root(block.terminator.operands[index])
+        lone = shown[index] == frozenset({value}) and _block_of(value) is block and not any(value in s for i, s in enumerate(shown) if i != index)
+        return frozenset({result}) if lone else shown[index]
+
+    def _shared(self, values: Iterable[Value], result: Value) -> frozenset[Value]:
+        return NOTHING.union(*(self.shown.get(v, NOTHING) for v in values if _may_share(v, result)))
+
+    def _kernel(self, op: Op) -> None:
+        """Through the PyTorch form of the kernel: one variable an op. (The Triton form writes results of its own.)"""
+        callee = Function(find_kernel(op))
+        inside = _Memory(callee)
+        outer = dict(zip(callee.args, op.operands))
+        for result, value in zip(op.results, callee.results):
+            owners = inside.shown.get(value, NOTHING)
+            shared = NOTHING.union(*(self.shown.get(outer[o], NOTHING) for o in owners if o in outer))  # type: ignore[index]
+            lone = owners == frozenset({value}) and list(callee.results).count(value) == 1
+            self.shown[result] = frozenset({result}) if lone and value not in outer else shared
 
 
-def _show(op: Op, shown: Shown) -> None:
-    """Add the op's results to `shown`."""
-    if op.name == "kernel.call":
-        _show_kernel(op, shown)
-    elif op.name == "dmlc.microbatch":
-        for inner in op.region.block:
-            _show(inner, shown)
-        for result, value in zip(op.results, _yielded(op.region.block)):
-            shown[result] = shown.get(value, NOTHING)
-    elif not _fresh(op):
-        for result in op.results:
-            shown[result] = _union(shown.get(v, NOTHING) for v in outside_values(op) if _may_share(v, result))
-
-
-def _show_kernel(op: Op, shown: Shown) -> None:
-    """Through the PyTorch form of the kernel: one variable an op. (The Triton form writes results of its own.)"""
-    callee = Function(find_kernel(op))
-    inside: Shown = {a: frozenset({a}) for a in callee.args}
-    for inner in callee.body.ops[:-1]:
-        _show(inner, inside)
-    outer = dict(zip(callee.args, op.operands))
-    for result, value in zip(op.results, callee.results):
-        shown[result] = _union(shown.get(outer[a], NOTHING) for a in inside.get(value, NOTHING))  # type: ignore[index]
-
-
-def _yielded(block: Block) -> list[Value]:
-    return [root(v) for v in block.terminator.operands]
-
-
-def _union(sets: Iterable[frozenset[Value]]) -> frozenset[Value]:
-    return NOTHING.union(*sets)
+def _block_of(value: Value) -> Block | None:
+    return value.block if isinstance(value, BlockArgument) else value.op.block if value.op is not None else None
 
 
 def _may_share(operand: Value, result: Value) -> bool:
@@ -127,13 +207,3 @@ def _may_share(operand: Value, result: Value) -> bool:
     if not (isinstance(operand.type, TensorType) and isinstance(result.type, TensorType)):
         return True
     return bool(operand.tensor.rank) and operand.dtype == result.dtype
-
-
-def _fresh(op: Op) -> bool:
-    """Whether the op surely makes new memory. Others may give an operand back, whole or in part: views, casts, masks, what does nothing."""
-    if op.dialect != "dmlc" or op.regions:
-        return False
-    found = definition(op)
-    if issubclass(found, Reduction):
-        return bool(attribute(op, "dims"))
-    return issubclass(found, (Contraction, Norm)) or bool(found.in_place_operands) or (issubclass(found, Pointwise) and len(op.operands) > 1)

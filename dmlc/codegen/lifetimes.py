@@ -7,9 +7,18 @@ from typing import Any
 
 from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.types import FutureType
-from dmlc.ops.base import definition
+from dmlc.ops.base import attribute, definition
+from dmlc.ops.contraction import Contraction
+from dmlc.ops.norm import Norm
+from dmlc.ops.pointwise import Pointwise
+from dmlc.ops.reduction import Reduction
 
-SUMS = ("dmlc.contract", "dmlc.matmul", "dmlc.linear", "dmlc.reduce_sum", "dmlc.add", "dmlc.mul", "comm.reduce_scatter", "comm.all_reduce")
+MAKERS = frozenset(
+    f"dmlc.{name}"
+    for name in "embedding index_add attention_grad conv conv_input_grad conv_weight_grad batch_norm_train batch_norm_grad max_pool_grad avg_pool_grad gelu_grad silu_grad "
+    "layer_norm_grad layer_norm_weight_grad cross_entropy cross_entropy_grad adam_update softmax log_softmax square_sum".split()
+)
+EXCHANGED = ("comm.reduce_scatter", "comm.all_reduce")
 
 
 def root(value: Value) -> Value:
@@ -71,9 +80,20 @@ def replaced(function: Function) -> dict[Op, list[tuple[BlockArgument, Value]]]:
     return found
 
 
+def makes_memory(op: Op) -> bool:
+    """Whether each result surely has new memory of its own. Others may give an operand back, whole or in part: views, casts, masks, what does
+    nothing."""
+    if op.dialect != "dmlc" or op.regions:
+        return False
+    found = definition(op)
+    if issubclass(found, Reduction):
+        return bool(attribute(op, "dims"))
+    return op.name in MAKERS or issubclass(found, (Contraction, Norm)) or (issubclass(found, Pointwise) and len(op.operands) > 1)
+
+
 def is_fresh(value: Value, yielded: Iterable[Value]) -> bool:
     """Whether the first thing that a loop yields may be added to in place: memory of its own, which no other variable shows."""
     op: Any = value.op
     if op is None or not value.tensor.rank or list(yielded).count(value) != 1:
         return False
-    return op.name in SUMS and definition(op).view is None and (op.name != "dmlc.reduce_sum" or bool(op.attrs["dims"])) and list(value.users) == [op.block.last]
+    return (op.name in EXCHANGED or makes_memory(op)) and list(value.users) == [op.block.last]

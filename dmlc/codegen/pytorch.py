@@ -7,7 +7,7 @@ from typing import Any
 
 from dmlc.codegen.copied import prelude_names
 from dmlc.codegen.host import sent
-from dmlc.codegen.in_place import overwritten
+from dmlc.codegen.in_place import other, reuse
 from dmlc.codegen.lifetimes import is_fresh, last_uses, replaced
 from dmlc.codegen.names import Names, identifier
 from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
@@ -69,7 +69,8 @@ class Writer:
         self.names = Names(prelude_names())
         self.lines: list[str] = []
         self.depth = 2
-        self.over = overwritten(module.main)  # op -> the arguments whose memory its results take
+        self.reuse = reuse(module.main)
+        self.merged = set(self.reuse.merged.values())  # additions that the ops before them do too
         self.placed: dict[int, Op] = {}  # index of a line -> the op it is the first line of
 
     def line(self, text: str, comment: str = "") -> None:
@@ -89,7 +90,7 @@ class Writer:
             self.op(op)
             if len(self.lines) > first:
                 self.placed[first] = op
-            gone = [self.names[v] for v in last.get(op, [])]
+            gone = [self.names[v] for v in last.get(op, []) if v.op not in self.reuse.merged]
             for arg, new in (replaced or {}).get(op, ()):
                 self.line(f"weights[{arg.name!r}] = {self.names[new]}")
                 gone += [self.names[arg]] if arg.uses else []
@@ -101,11 +102,24 @@ class Writer:
         special = SPECIAL.get(base_name(op))
         if special is not None:
             return special(self, op)
-        text = render_torch(op, self.operands(op), outs=[self.names[a] for a in self.over.get(op, {}).values()])
+        if op in self.merged:
+            return None
+        if op in self.reuse.merged:
+            return self.merge(op)
+        taken = self.reuse.taken.get(op, {})
+        if any(v in self.reuse.loops for v in op.operands):
+            return self.assign(op, f"plus({', '.join(self.names[v] for v in sorted(op.operands, key=lambda v: v not in self.reuse.loops))})")
+        text = render_torch(op, self.operands(op), outs=[self.names[v] for v in taken.values()])
         if definition(op).given and op.results[0].type.rank and not any(v.tensor.rank for v in op.operands):  # type: ignore[union-attr]
             text = f"{text}.to(device)"  # made from nothing or from scalars; those stay on the host, where they mix with any device's tensors
         self.assign(op, text)
         return None
+
+    def merge(self, op: Op) -> None:
+        """An op and the addition of its result to something."""
+        addition = self.reuse.merged[op]
+        operands, added = self.operands(op), self.names[other(addition, op)]
+        self.assign(addition, f"F.linear({', '.join(operands)}, {added})" if op.name == "dmlc.linear" else f"add_rows({added}, {', '.join(operands)})")
 
     def operands(self, op: Op) -> list[str]:
         """The operands' variables; scalars of the host where the op needs them on the device."""
@@ -166,7 +180,9 @@ def _recv(w: Writer, op: Op) -> None:
 
 
 def _call(w: Writer, op: Op) -> None:
-    outs = [f"out_{i}={w.names[a]}" for i, a in w.over.get(op, {}).items()]
+    outs = [f"out_{i}={w.names[v]}" for i, v in w.reuse.taken.get(op, {}).items()]
+    if len(op.results) == 1:
+        outs = [text.replace("out_0", "out", 1) for text in outs]
     w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join([*w.operands(op), *outs])})")
 
 
@@ -193,10 +209,13 @@ def _microbatch(w: Writer, op: Op) -> None:
     w.block(block, finish)
     w.depth -= 1
     for t, r in zip(totals, op.results) if op.operands else ():
+        if r in w.reuse.loops:
+            continue
         device = ", device=device" if r.tensor.rank else ""
         w.line(f"{t} = torch.zeros({tuple(r.shape)}, dtype={TORCH_DTYPES[r.dtype]}{device}) if {t} is None else {t}")
-    for t, r in zip(totals, op.results) if acc else ():
-        w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})")
+    for j, (t, r) in enumerate(zip(totals, op.results)) if acc else ():
+        if acc[j] != r.dtype:
+            w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})" + (f" if {t} is not None else None" if r in w.reuse.loops else ""))
 
 
 def _scan(w: Writer, op: Op) -> None:

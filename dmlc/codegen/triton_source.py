@@ -165,14 +165,18 @@ def _reference_text(function: Function) -> str:
 
 def reference_outs(function: Function) -> list[str]:
     """Where the PyTorch form leaves some of its results, for a kernel that can work in place; named as in the wrapper."""
-    return [f"out_{i}" for i in sorted(kernel_in_place(function))]
+    return [out_name(function, i) for i in sorted(kernel_in_place(function))]
+
+
+def out_name(function: Function, index: int) -> str:
+    return "out" if len(function.results) == 1 else f"out_{index}"
 
 
 def _in_place_outs(function: Function, op: Op) -> list[str]:
     """The same in the order of the results of the op that works in place."""
     if not definition(op).in_place_operands or not kernel_in_place(function):
         return []
-    return [f"out_{list(function.results).index(r)}" for r in op.results]
+    return [out_name(function, list(function.results).index(r)) for r in op.results]
 
 
 def describe(value: Value) -> str:

@@ -90,4 +90,18 @@ def pad_dim(x, dim, before, after, mode, value):
 
 def index_add(shape, values, *indices):
     """Zeros with `values` added at the indices of the leading dims."""
-    return torch.index_put(values.new_zeros(shape), indices, values, accumulate=True)
+    return add_rows(values.new_zeros(shape), values, *indices)
+
+
+def add_rows(total, values, *indices):
+    """`values` added to `total`, in its memory, at the indices of the leading dims."""
+    if len(indices) > 1 or total.dim() < 2 or total.device.type != "cpu":
+        return total.index_put_(indices, values, accumulate=True)
+    rows = indices[0].reshape(-1).long()
+    rows = torch.where(rows < 0, rows + total.shape[0], rows)
+    return total.index_add_(0, rows, values.reshape(rows.numel(), *total.shape[1:]))
+
+
+def plus(total, x):
+    """What a loop added up, None if it ran no time, and x; in the memory of one of them."""
+    return x if total is None else total.add_(x)

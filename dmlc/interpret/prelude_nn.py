@@ -51,6 +51,34 @@ def attention_mask_grad(g, q, k, v, mask, scale, causal, offset):
 # ---------------------------------------------------------------- normalisation
 
 
+def layer_norm_and_statistics(x, shape, w, b, eps):
+    """Layer norm, and each row's mean and 1 / standard deviation; those of 16-bit floats in f32."""
+    lead = x.shape[: x.dim() - len(shape)]
+    y, mean, rstd = torch.native_layer_norm(widened(x), shape, widened(w), widened(b), eps)
+    return y.to(x.dtype), mean.reshape(lead), rstd.reshape(lead)
+
+
+def widened(x):
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _layer_norm_backward(g, x, w, mean, rstd, wanted):
+    """The library's gradients in x and weight, as `wanted` says."""
+    kept = mean.shape + (1,) * w.dim()
+    made = torch.ops.aten.native_layer_norm_backward(widened(g), widened(x), w.shape, mean.reshape(kept), rstd.reshape(kept), widened(w), None, [*wanted, False])
+    return made[0] if wanted[0] else made[1]
+
+
+def layer_norm_grad(g, x, w, mean, rstd):
+    """Gradient of layer norm in x, by the statistics of its rows."""
+    return _layer_norm_backward(g, x, w, mean, rstd, [True, False]).to(x.dtype)
+
+
+def layer_norm_weight_grad(g, x, mean, rstd, shape):
+    """Gradient of layer norm in the weight of `shape`."""
+    return _layer_norm_backward(g, x, x.new_empty(shape), mean, rstd, [False, True]).to(x.dtype)
+
+
 def batch_norm_train(x, w, b, groups, eps, correction):
     """Batch normalisation by the statistics of each of `groups` parts of the batch (or of all): y, mean, variance."""
     parts, dims, cells = batch_parts(x, groups)
@@ -85,32 +113,48 @@ def batch_parts(x, groups):
     return wide, dims, math.prod(parts.shape[d] for d in dims)
 
 
+def _row_pieces(x, *others):
+    """x [..., n] as [rows, n], with others of the same rows, in pieces that a core's cache holds."""
+    n = x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    size = max(_CHUNK // max(n, 1), 1) if x.device.type == "cpu" else max(rows, 1)
+    return zip(*(t.reshape(rows, *t.shape[x.dim() - 1 :]).split(size) for t in (x, *others)))
+
+
 def cross_entropy_and_lse(x, targets, ignore, smoothing):
     """Each row's cross entropy (0 where the target is `ignore`) and log-sum-exp: both from one sum of exponentials."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    top = wide.amax(-1, keepdim=True)
-    total = (wide - top).exp_().sum(-1).log()
-    index, count = targets.long().unsqueeze(-1), x.shape[-1]
-    picked = wide.gather(-1, index.clamp(0, count - 1)) - top
-    if smoothing:
-        picked = picked * (1 - smoothing) + (wide.mean(-1, keepdim=True) - top) * smoothing
-    loss = torch.where(targets == ignore, 0.0, total - picked.squeeze(-1))
-    return loss.to(x.dtype), (total + top.squeeze(-1)).to(x.dtype)
+    loss = torch.empty(targets.shape, dtype=widened(x).dtype, device=x.device)
+    lse = torch.empty_like(loss)
+    for part, target, cost, total in _row_pieces(x, targets, loss, lse):
+        wide = widened(part)
+        top = wide.amax(-1, keepdim=True)
+        summed = (wide - top).exp_().sum(-1).log_()
+        picked = (wide.gather(-1, target.long().unsqueeze(-1).clamp(0, x.shape[-1] - 1)) - top).squeeze(-1)
+        if smoothing:
+            picked = picked * (1 - smoothing) + (wide.mean(-1, keepdim=True) - top).squeeze(-1) * smoothing
+        torch.sub(summed, picked, out=cost)
+        torch.add(summed, top.squeeze(-1), out=total)
+    return torch.where(targets == ignore, 0.0, loss).to(x.dtype), lse.to(x.dtype)
 
 
-def cross_entropy_grad(x, targets, lse, g, smoothing, classes):
-    """Gradient of `cross_entropy_and_lse`'s first result in x; a target that is none of x's columns is not there."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    column = g.to(wide.dtype).unsqueeze(-1)
-    p = (wide - lse.to(wide.dtype).unsqueeze(-1)).exp_()
-    if smoothing:
-        p -= smoothing / (classes or x.shape[-1])
-    p *= column
-    index, count = targets.long().unsqueeze(-1), x.shape[-1]
-    if count:
+def cross_entropy_grad(x, targets, lse, g, smoothing, classes, out=None):
+    """Gradient of `cross_entropy_and_lse`'s first result in x, in `out` (maybe x) if that is given; a target that is none of x's columns is
+    not there."""
+    made = out if out is not None and out.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    count = x.shape[-1]
+    for part, target, total, column, result in _row_pieces(x, targets, lse, g, made) if x.numel() else ():
+        wide = widened(part)
+        column = column.to(wide.dtype).unsqueeze(-1)
+        p = torch.sub(wide, total.to(wide.dtype).unsqueeze(-1), out=result if wide.dtype == x.dtype else None).exp_()
+        if smoothing:
+            p -= smoothing / (classes or count)
+        p *= column
+        index = target.long().unsqueeze(-1)
         here = (index >= 0) & (index < count)
         p.scatter_add_(-1, index.clamp(0, count - 1), torch.where(here, column * (smoothing - 1), 0.0))
-    return p.to(x.dtype)
+        if p is not result:
+            result.copy_(p)
+    return made
 
 
 def channel_windows(x, low, high):

@@ -117,7 +117,17 @@ class Contract(Contraction):
 
     name = "dmlc.contract"
     attributes = {"equation": REQUIRED}
-    torch = "torch.einsum({equation}, {*})"
+
+    @staticmethod
+    def torch(op: Op | OpLike) -> str:
+        """A weight's gradient as one product of matrices: as a batch of one it would take longer."""
+        terms, result = terms_of(op.attrs["equation"])
+        lead = terms[0][:-1]
+        if len(terms) != 2 or not lead or terms[1][:-1] != lead or result != terms[0][-1] + terms[1][-1]:
+            return "torch.einsum({equation}, {*})"
+        rows = ".flatten(0, -2)" if len(lead) > 1 else ""
+        return f"torch.mm({{0}}{rows}.t(), {{1}}{rows})"
+
 
     @staticmethod
     def rule(op: Op | OpLike) -> str:

@@ -124,6 +124,8 @@ class CrossEntropyGrad(OpDef):
     linear = [{3}]
     strategies = strategies.vocabulary_cross_entropy_grad
     torch = "cross_entropy_grad({0}, {1}, {2}, {3}, {label_smoothing}, {classes})"
+    in_place_operands = (0,)
+    in_place = "cross_entropy_grad({0}, {1}, {2}, {3}, {label_smoothing}, {classes}, {outs})"
     no_vjp = "gradients of this gradient are not taken"
 
     @staticmethod

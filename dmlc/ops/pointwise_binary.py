@@ -147,9 +147,9 @@ def extremum_triton(name: str) -> Any:
 
 BOUNDED = {"1": integers(0, 7)}
 
-binary("add", "x + y", kind="number", torch="{0} + {1}", triton="{0} + {1}", vjp=gradient(lambda g, x, y, out: (g, g)), fold=rounded("{0} + {1}"), linear=[{0, 1}])
-binary("sub", "x - y", kind="number", torch="{0} - {1}", triton="{0} - {1}", vjp=gradient(lambda g, x, y, out: (g, -g)), fold=rounded("{0} - {1}"), linear=[{0, 1}])
-binary("mul", "x y", kind="number", torch="{0} * {1}", triton="{0} * {1}", vjp=gradient(lambda g, x, y, out: (g * y, g * x)), fold=rounded("{0} * {1}"), linear=[{0}, {1}])
+binary("add", "x + y", kind="number", torch="{0} + {1}", in_place="torch.add({0}, {1}, out={outs})", triton="{0} + {1}", vjp=gradient(lambda g, x, y, out: (g, g)), fold=rounded("{0} + {1}"), linear=[{0, 1}])
+binary("sub", "x - y", kind="number", torch="{0} - {1}", in_place="torch.sub({0}, {1}, out={outs})", triton="{0} - {1}", vjp=gradient(lambda g, x, y, out: (g, -g)), fold=rounded("{0} - {1}"), linear=[{0, 1}])
+binary("mul", "x y", kind="number", torch="{0} * {1}", in_place="torch.mul({0}, {1}, out={outs})", triton="{0} * {1}", vjp=gradient(lambda g, x, y, out: (g * y, g * x)), fold=rounded("{0} * {1}"), linear=[{0}, {1}])
 binary("div", "x / y, rounded to an integer value if asked; integers must say how. A zero integer divisor counts as one, so that padding cannot trap.", kind="number", attributes={"rounding": "none"}, dtype=div_dtype, torch=div_text, triton=div_triton, vjp=gradient(div_gradient), fold=div_numpy, linear=lambda op: [{0}] if attribute(op, "rounding") == "none" else [], domain=away_from_zero, dtypes=("f32",), variants=({"rounding": "none"}, {"rounding": "trunc"}, {"rounding": "floor"}))
 binary("rem", "Remainder with the sign of the divisor or of the dividend; a zero integer divisor counts as one.", kind="number", attributes={"sign": "divisor"}, torch=rem_text, triton=rem_triton, vjp=gradient(rem_gradient), fold=exact(rem_fold), domain=away_from_zero, variants=({"sign": "divisor"}, {"sign": "dividend"}))
 binary("pow", "x^y", kind="number", torch="torch.pow({0}, {1})", triton=pow_triton, vjp=gradient(pow_gradient), precision="high", domain={"0": between(0.3, 2.0), "1": between(0.3, 3.0)})

@@ -138,19 +138,38 @@ def _sharded_sum(env: Any, x: Term, dims: tuple[int, ...], split: int, n: int) -
 
 def sharded_layer_norm(op: Op) -> list[Strategy]:
     """The last dim split (with the weight and bias): sum, then sum of squares about the mean, are all-reduced."""
-    last = len(op.operands[0].shape) - 1
+    last, kept = len(op.operands[0].shape) - 1, len(op.results) - 1
     if attribute(op, "dims") != 1:
         return []
 
     def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
         n = op.operands[0].shape[last]
         x, w, shift = (Term(env.b, wide(env.b, v)) for v in operands)
-        centred = x - _sharded_sum(env, x, (last,), last, n) * (1.0 / max(n, 1))
+        mean = _sharded_sum(env, x, (last,), last, n) * (1.0 / max(n, 1))
+        centred = x - mean
         var = _sharded_sum(env, centred * centred, (last,), last, n) * (1.0 / max(n, 1))
-        y = centred * (var + attribute(op, "eps")).rsqrt() * w + shift
-        return [cast(env.b, y.value, operands[0].dtype)]
+        rstd = (var + attribute(op, "eps")).rsqrt()
+        statistics = [reshaped(env.b, t.value, t.value.shape[:-1]) for t in (mean, rstd)[:kept]]
+        return [cast(env.b, (centred * rstd * w + shift).value, operands[0].dtype), *statistics]
 
-    return [Strategy("sharded", (last, 0, 0), (last,), emit, traffic=_reductions(last, 2))]
+    return [Strategy("sharded", (last, 0, 0), (last, *[None] * kept), emit, traffic=_reductions(last, 2))]
+
+
+def sharded_layer_norm_grad(op: Op) -> list[Strategy]:
+    """The last dim split (with the weight): two sums over each row are all-reduced."""
+    last = len(op.operands[0].shape) - 1
+    if attribute(op, "dims") != 1:
+        return []
+
+    def emit(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
+        n = op.operands[0].shape[last]
+        g, x, w = (Term(env.b, wide(env.b, v)) for v in operands[:3])
+        mean, rstd = (Term(env.b, reshaped(env.b, v, (*v.shape, 1))) for v in operands[3:])
+        y, gw = (x - mean) * rstd, g * w
+        first, second = (_sharded_sum(env, t, (last,), last, n) * (1.0 / max(n, 1)) for t in (gw, gw * y))
+        return [cast(env.b, ((gw - first - y * second) * rstd).value, operands[0].dtype)]
+
+    return [Strategy("sharded", (last, last, 0, None, None), (last,), emit, traffic=_reductions(last, 2))]
 
 
 def sharded_rms_norm(op: Op) -> list[Strategy]:
