@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULES = ("table", "prelude", "runtime", "kernels", "model", "state", "data", "checkpoint", "launch", "timing")  # of a folder; another folder's may be loaded
+MODULES = ("table", "prelude", "runtime", "kernels", "model", "state", "data", "checkpoint", "launch", "timing", "timeline", "alone")  # of a folder; another folder's may be loaded
 HYPERS = {"lr": 1e-4, "weight_decay": 0.01, "max_norm": float("inf"), "rng_seed": 0}
 
 
