@@ -80,7 +80,7 @@ class Engine:
     def _wake(self, lane: Lane) -> None:
         if lane.state == COMPUTING:
             _, item, _, _, _ = lane.code[lane.pc]
-            lane.record(item, lane.begin, self.now)
+            lane.record(item, lane.begin, self.now, issued=lane.host)
             lane.pc += 1
         lane.state, lane.wake = RUNNING, NEVER
 
@@ -104,7 +104,7 @@ class Engine:
         if time:
             lane.state, lane.left, lane.begin = COMPUTING, time, self.now
             return False
-        lane.record(item, self.now, self.now)
+        lane.record(item, self.now, self.now, issued=lane.host)
         lane.pc += 1
         return True
 
@@ -121,7 +121,7 @@ class Engine:
                 lane.starve()
                 now = lane.host
             lane.mark(mark, now)
-            lane.record(item, now, now + time)
+            lane.record(item, now, now + time, NO_OP, lane.host)
             now += time
             pc += 1
         lane.pc, lane.now = pc, now
@@ -149,7 +149,7 @@ class Engine:
         transfer = self._meet(lane, channel, lane.program.items[item].kind)
         transfer.left = max(transfer.left, time)
         transfer.absent -= 1
-        transfer.numbers[lane.number] = (stream, item, lane.serial)
+        transfer.numbers[lane.number] = (stream, item, lane.serial, lane.host)
         lane.serial += 1
         lane.flying += 1
         lane.slots[slot] = transfer
@@ -187,8 +187,7 @@ class Engine:
             lane.state, lane.wake = WAITING, NEVER
             return False
         lane.sums[-3] += self.now - lane.begin
-        if item != NO_OP:
-            lane.record(item, lane.begin, self.now, transfer.numbers[lane.number][2])
+        lane.record(item, lane.begin, self.now, transfer.numbers[lane.number][2])
         lane.awaited, lane.state = None, RUNNING
         lane.pc += 1
         return True
@@ -244,11 +243,11 @@ class Engine:
         transfer.done, transfer.left = True, 0
         self.moving.remove(transfer)
         for lane in transfer.lanes:
-            stream, item, number = transfer.numbers[lane.number]
+            stream, item, number, issued = transfer.numbers[lane.number]
             lane.moving = [m for m in lane.moving if m[1] is not transfer]
             lane.queues[stream].pop(0)
             lane.flying -= 1
-            lane.record(item, transfer.begin, self.now, number)
+            lane.record(item, transfer.begin, self.now, number, issued)
             lane.sums[2 * lane.items + stream] += self.now - transfer.begin
         for lane in transfer.lanes:
             queue = lane.queues[transfer.numbers[lane.number][0]]
@@ -273,7 +272,7 @@ def _deadlock(stuck: Sequence[Lane]) -> DmlcError:
     notes, first = [], None
     for lane in stuck:
         assert lane.awaited is not None
-        _, item, _ = lane.awaited.numbers[lane.number]
+        _, item, _, _ = lane.awaited.numbers[lane.number]
         op = lane.program.items[item].op
         first = first or op
         missing = [other.number for other in lane.awaited.lanes if other.number not in lane.awaited.numbers]

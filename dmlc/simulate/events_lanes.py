@@ -9,7 +9,9 @@ from dmlc.simulate.events_program import NO_OP, Channel, Program
 FULL = 100  # percent
 NEVER = 1 << 200
 RUNNING, COMPUTING, STARVED, WAITING, FINISHED = range(5)
-RawEvent = tuple[int, int, int, int]  # item, begin, end, number of the collective (its own, or the one waited for; NO_OP for computation)
+# Item (NO_OP: a wait that is part of its collective's op), begin, end, number of the collective (its own, or the one waited for; NO_OP for
+# computation), when the host had issued it.
+RawEvent = tuple[int, int, int, int, int]
 EVENTS_KEPT = 500_000  # of a lane, where iterations never come to repeat each other
 
 
@@ -24,7 +26,7 @@ class Transfer:
         self.left, self.since, self.end, self.begin = 0, 0, NEVER, NEVER
         self.num = self.den = 1
         self.moves = self.done = False
-        self.numbers: dict[int, tuple[int, int, int]] = {}  # lane -> stream, item that posted it, running number
+        self.numbers: dict[int, tuple[int, int, int, int]] = {}  # lane -> stream, item that posted it, running number, when the host had issued it
 
     def settle(self, now: int) -> None:
         """Count what has been done since the last account."""
@@ -110,12 +112,13 @@ class Lane:
         self.sums[-2] += self.host - self.now
         self.starved_at = self.now
 
-    def record(self, item: int, begin: int, end: int, number: int = NO_OP) -> None:
+    def record(self, item: int, begin: int, end: int, number: int = NO_OP, issued: int = 0) -> None:
         """A run of an item."""
-        self.sums[item] += end - begin
-        self.sums[self.items + item] += 1
+        if item != NO_OP:
+            self.sums[item] += end - begin
+            self.sums[self.items + item] += 1
         if len(self.events) < EVENTS_KEPT:
-            self.events.append((item, begin, end, number))
+            self.events.append((item, begin, end, number, issued))
 
     def mark(self, mark: int, time: int) -> None:
         if mark >= 0 and len(self.marks) < EVENTS_KEPT:

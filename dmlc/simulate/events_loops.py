@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Repeat:
     """What lies between two positions of a lane's lists happens `count` times more, each `period` later than the last and with numbers
-    of collectives higher by `serials`."""
+    of collectives higher by `serials`; the host issues it each time `host` later."""
 
     lane: int
     events: tuple[int, int]
@@ -28,6 +28,7 @@ class Repeat:
     period: int
     count: int
     serials: int
+    host: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Skipper:
         for transfer in {id(t): t for lane in lanes for q in lane.queues for t in q}.values():
             _shift_transfer(transfer, period * count)
         for lane, old, new in zip(lanes, before, now):
-            self.engine.repeats.append(Repeat(lane.number, (old.events, new.events), (old.marks, new.marks), period, count, new.serial - old.serial))
+            ranges = (old.events, new.events), (old.marks, new.marks)
+            self.engine.repeats.append(Repeat(lane.number, *ranges, period, count, new.serial - old.serial, new.host - old.host))
             _shift_lane(lane, old, new, period * count, count)
             lane.counters[loop] += step * count
         self.engine.now += period * count
@@ -123,10 +125,10 @@ def _shift_lane(lane: Lane, before: _Seen, now: _Seen, time: int, count: int) ->
     lane.now += time
     lane.begin += time
     lane.wake += time if lane.wake < NEVER else 0
-    lane.host += (now.host - before.host) * count
     lane.sums = [new + (new - old) * count for old, new in zip(before.sums, lane.sums, strict=True)]
-    serials = (now.serial - before.serial) * count
+    serials, host = (now.serial - before.serial) * count, (now.host - before.host) * count
     lane.serial += serials
+    lane.host += host
     for transfer in {id(t): t for q in lane.queues for t in q}.values():
-        stream, item, number = transfer.numbers[lane.number]
-        transfer.numbers[lane.number] = (stream, item, number + serials)
+        stream, item, number, issued = transfer.numbers[lane.number]
+        transfer.numbers[lane.number] = (stream, item, number + serials, issued + host)

@@ -46,6 +46,7 @@ class Item:
     shown: bool
     kind: str
     cost: Cost
+    host: int = 0  # picoseconds in which the host issues it
 
     @property
     def moves(self) -> bool:
@@ -117,17 +118,17 @@ class Compiler:
 
     def _computation(self, op: Op, priced: Op) -> None:
         """A run of `op` at the price of `priced`."""
-        price = self.cost.op(priced)
-        self._emit(COMPUTE, self._item(op, price), self._delayed(price.time), self.cost.host(priced), self._mark(op))
+        price, host = self.cost.op(priced), self.cost.host(priced)
+        self._emit(COMPUTE, self._item(op, price, host), self._delayed(price.time), host, self._mark(op))
 
     def _delayed(self, time: int) -> int:
         return -(-time * self.factor.numerator // self.factor.denominator)
 
     def _traffic(self, op: Op) -> None:
         """A start, or a collective or message that is waited for at once."""
-        axes, price = axes_of(op), self.cost.op(op)
-        item, slot = self._item(op, price), self._slot_of(op.results[0]) if is_start(op) else self._new_slot()
-        self._emit(POST, item, slot, self._stream_of(axes), price.time, self.cost.host(op), self._mark(op), self.channel(op, axes))
+        axes, price, host = axes_of(op), self.cost.op(op), self.cost.host(op)
+        item, slot = self._item(op, price, host), self._slot_of(op.results[0]) if is_start(op) else self._new_slot()
+        self._emit(POST, item, slot, self._stream_of(axes), price.time, host, self._mark(op), self.channel(op, axes))
         if not is_start(op):
             self._emit(WAIT, NO_OP, slot, NO_OP)
 
@@ -146,8 +147,8 @@ class Compiler:
             self._slot[future] = self._new_slot()
         return self._slot[future]
 
-    def _item(self, op: Op, cost: Cost) -> int:
-        self.program.items.append(Item(op, id_of(op), row_of(op), name_of(op), is_shown(op), kind_of(op), cost))
+    def _item(self, op: Op, cost: Cost, host: int = 0) -> int:
+        self.program.items.append(Item(op, id_of(op), row_of(op), name_of(op), is_shown(op), kind_of(op), cost, host))
         return len(self.program.items) - 1
 
     def _mark(self, op: Op) -> int:

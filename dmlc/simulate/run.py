@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dmlc.cost import Cost
+from dmlc.ir.sharding import Mesh
 from dmlc.simulate.events import Engine
 from dmlc.simulate.events_classes import RankClass
-from dmlc.simulate.events_lanes import Lane
+from dmlc.simulate.events_lanes import Lane, RawEvent
 from dmlc.simulate.events_program import COMPUTE, NO_OP, POST, Item
 from dmlc.simulate.kinds import COMPUTATION
 from dmlc.simulate.memory import Held, MemoryMap
@@ -24,6 +25,7 @@ class Event(NamedTuple):
     stream  the row of a trace: "compute", "comm data"
     wait    it only waited, for the collective with the same `number`
     number  counts the rank's collectives and messages; -1 for computation
+    issued  when the host had issued it; 0 where the host is the device
     item    what else is known: `item.cost` is its price alone and at full speed, `item.op` the op
     """
 
@@ -35,38 +37,49 @@ class Event(NamedTuple):
     source: str
     wait: bool
     number: int
+    issued: int
     item: Item
 
 
 class Run:
     """A lane that has run to its end."""
 
-    def __init__(self, engine: Engine, lane: Lane, ranks: RankClass, memory: MemoryMap):
-        self.lane, self.ranks, self.map, self.end = lane, ranks, memory, engine.now
+    def __init__(self, engine: Engine, lane: Lane, ranks: RankClass, memory: MemoryMap, mesh: Mesh):
+        self.lane, self.ranks, self.map, self.mesh, self.end = lane, ranks, memory, mesh, engine.now
         self.repeats = [r for r in engine.repeats if r.lane == lane.number]
         self.items = lane.program.items
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
         """Shown events in the order of their begin; iterations that repeat are written out up to `EVENTS_SHOWN` events."""
-        shown = [e for e in self._raw_events() if self.items[e[0]].shown]
+        shown = [e for e in self._raw if e[0] != NO_OP and self.items[e[0]].shown]
         shown.sort(key=lambda e: (e[1], e[2], e[0]))
         return tuple(self._event(*e) for e in shown)
 
-    def _event(self, item: int, begin: int, end: int, number: int) -> Event:
+    def _event(self, item: int, begin: int, end: int, number: int, issued: int) -> Event:
         known = self.items[item]
-        return Event(known.id, known.name, known.row, begin, end, known.cost.source, known.kind == "wait", number, known)
+        return Event(known.id, known.name, known.row, begin, end, known.cost.source, known.kind == "wait", number, issued, known)
 
-    def _raw_events(self) -> Iterator[tuple[int, int, int, int]]:
-        yield from self.lane.events
-        room = EVENTS_SHOWN - len(self.lane.events)
+    @cached_property
+    def _raw(self) -> list[RawEvent]:
+        return [*self.lane.events, *self._repeated(EVENTS_SHOWN - len(self.lane.events))]
+
+    def _repeated(self, room: int) -> Iterator[RawEvent]:
         for r in self.repeats:
             body = self.lane.events[slice(*r.events)]
             for i in range(1, r.count + 1):
                 room -= len(body)
                 if room < 0:
                     return
-                yield from ((item, b + i * r.period, e + i * r.period, NO_OP if n == NO_OP else n + i * r.serials) for item, b, e, n in body)
+                later, issued, more = i * r.period, i * r.host, i * r.serials
+                yield from ((item, b + later, e + later, n if n == NO_OP else n + more, h + issued) for item, b, e, n, h in body)
+
+    @property
+    def exposed(self) -> list[tuple[int, int]]:
+        """Begin and end of each time in which computation waits for communication."""
+        waits = [(b, e) for item, b, e, number, _ in self._raw if number != NO_OP and e > b and (item == NO_OP or self.items[item].kind == "wait")]
+        computed = max((e for item, _, e, number, _ in self._raw if number == NO_OP or item == NO_OP or self.items[item].kind == "wait"), default=0)
+        return sorted(waits) + ([(computed, self.end)] if computed < self.end else [])
 
     @cached_property
     def memory(self) -> tuple[tuple[int, Held], ...]:

@@ -117,7 +117,7 @@ def simulate_step(module: Module, cost: CostModel, delays: Delays | None = None)
     maps = [memory_map(main, _regions_of(classes, one)) for one in classes.classes]
     engine = classes.engine([m.marks for m in maps])
     engine.run()
-    reports = [_report(main, Run(engine, *three)) for three in zip(engine.lanes, classes.classes, maps)]
+    reports = [_report(main, Run(engine, *three, classes.mesh)) for three in zip(engine.lanes, classes.classes, maps)]
     slowest = max(reports, key=lambda r: r.computation + r.starved)
     return slowest if len(reports) == 1 else replace(slowest, classes=tuple(reports))
 
