@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,42 @@ def read_profile(path: Path, folder: Path) -> dict[str, Any]:
     if known != hashlib.sha256((folder / "model.py").read_bytes()).hexdigest()[:16]:
         raise DmlcError(f"the profile is of another program than the one in {folder}; run it again with --profile", loc)
     return profile
+
+
+# ---------------------------------------------------------------- where it ran
+
+
+def device_of(measured: Mapping[str, Any]) -> str | None:
+    """The catalogue's name of what a run ran on."""
+    if measured["device"] == "cpu":
+        return "cpu"
+    from dmlc.cluster.catalogue import device_called
+
+    return device_called(measured["name"], measured.get("memory", 0))
+
+
+def put_on(module: Module, device: str, ranks: int, measured: str | None) -> None:
+    """From now on the program is priced on so many of the catalogue's devices, by the measured times with this hash. Those it named before are
+    of the device it was on."""
+    from dmlc.cluster import Cluster
+
+    module.attrs["dmlc.cluster"] = Cluster.named(device, ranks).to_attr()
+    module.attrs.pop("dmlc.measured", None)
+    if measured is not None:
+        module.attrs["dmlc.measured"] = measured
+
+
+def price_as_it_ran(module: Module, profile: Mapping[str, Any], asked: bool) -> str:
+    """Price the program on the device that a profile is of; gives what the reader should know, "" where that is the plan's. `asked`: the
+    measured times it names are those the user gave now, so they stay."""
+    from dmlc.cluster import Cluster
+    from dmlc.ir.sharding import Mesh
+
+    machine, planned = profile["ranks"][0]["machine"], Cluster.of(module).device.name
+    device = device_of(machine)
+    if device is None:
+        raise DmlcError(f"the profile is of {machine['name']}, which the catalogue of devices does not have; give its cluster with --cluster")
+    if device == planned:
+        return ""
+    put_on(module, device, Mesh.of(module).devices, module.attrs["dmlc.measured"] if asked else None)
+    return f"the plan is for {planned}; the profile, and so the prediction, for {device}"

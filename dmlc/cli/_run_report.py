@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dmlc.cli._profiles import device_of, load_program, put_on, read_profile
 from dmlc.ir.location import DmlcError
 
 if TYPE_CHECKING:
-    from dmlc.cluster import Cluster
     from dmlc.ir.core import Module
 
 PICO = 10**12
@@ -58,7 +58,6 @@ class Watch:
         return status
 
     def _add(self) -> None:
-        from dmlc.cli._profiles import load_program, read_profile
         from dmlc.cost.database import add
         from dmlc.measure.fold import measurements_of
 
@@ -107,34 +106,20 @@ def prediction_for(folder: Path, ranks: int, measured: dict[str, Any], known: st
         return None, f"no prediction: the plan is for {plan['target']}, and {measured['name']} is not in the catalogue of devices"
     if device == plan["target"] and known is None:
         return Predicted(plan["step_ps"] / PICO, plan["bound_ps"] / PICO, plan["error"]), ""
-    from dmlc.cli._profiles import load_program
-
     module = load_program(folder)
     note = "" if device == plan["target"] else f"the plan is for {plan['target']}, the prediction for {device}, where it ran"
     return simulated(module, None if device == plan["target"] else device, ranks, known, note), ""
 
 
-def device_of(measured: dict[str, Any]) -> str | None:
-    """The catalogue's name of what a run ran on."""
-    if measured["device"] == "cpu":
-        return "cpu"
-    from dmlc.cluster.catalogue import device_called
-
-    return device_called(measured["name"], measured.get("memory", 0))
-
-
 def simulated(module: Module, device: str | None, ranks: int, known: str | None, note: str) -> Predicted:
     """The program on the cluster it is for (device None) or on the usual one of another device; by measured times where there are some."""
-    from dmlc.cluster import Cluster
     from dmlc.cost import CostModel
     from dmlc.simulate.accuracy import error_of
     from dmlc.simulate.step import simulate_step
 
     if device is not None:
-        cluster: Cluster = Cluster.named(device, ranks)
-        module.attrs["dmlc.cluster"] = cluster.to_attr()
-        module.attrs.pop("dmlc.measured", None)  # times of the other device
-    if known is not None:
+        put_on(module, device, ranks, known)
+    elif known is not None:
         module.attrs["dmlc.measured"] = known
     step = simulate_step(module, CostModel.of(module))
     return Predicted(step.time / PICO, step.bounds.best / PICO, error_of(step.sources)["share"], note)

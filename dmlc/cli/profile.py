@@ -26,7 +26,10 @@ STEPS = 5
 
 
 def parser() -> Parser:
-    p = Parser(prog="dmlc profile", description="Measure this machine, or the ops of a compiled folder, for prices that are its own (compile, simulate, opt: --measured DB).")
+    p = Parser(
+        prog="dmlc profile",
+        description="Measure this machine, or the ops of a compiled folder, for prices that are its own (compile, simulate, opt: --measured DB).",
+    )
     p.add_argument("folder", metavar="OUT", nargs="?", help="a compiled folder: time each of its ops, as one rank, collectives left out")
     p.add_argument("-o", "--output", metavar="DB", help="file to put the times in, beside what it holds; default: a file of its own in ~/.cache/dmlc/measured")
     p.add_argument("--quick", action="store_true", help="few sizes, few rounds: seconds instead of a minute")

@@ -28,7 +28,9 @@ def parser() -> Parser:
     p.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
     p.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     p.add_argument("--repeat", type=int, default=5, metavar="N", help="timed runs after the first; default 5")
-    p.add_argument("--profile", type=int, nargs="?", const=5, metavar="STEPS", help="time every op in so many steps after the first ones (default 5): OUT/profile.json")
+    p.add_argument(
+        "--profile", type=int, nargs="?", const=5, metavar="STEPS", help="time every op in so many steps after the first ones (default 5): OUT/profile.json"
+    )
     p.add_argument("--profile-to", metavar="FILE", help="write the profile there instead")
     p.add_argument("--trace", metavar="FILE", help="with --profile: one of these steps for Perfetto")
     p.add_argument("--measured", metavar="DB", help="predict by these measured times; with --profile, add what is found to the file")

@@ -29,6 +29,7 @@ def parser() -> Parser:
     p.add_argument("--print-cluster", metavar="NAME", help="print a cluster.yaml for --devices devices of this kind, to change and use with --cluster")
     p.add_argument("--json", metavar="FILE", help="write everything that is reported, and more digits of it")
     p.add_argument("--trace", metavar="FILE", help="write what runs when: trace.json, for Perfetto or chrome://tracing")
+    p.add_argument("--compare", metavar="PROFILE", nargs="?", const="", help="beside a profile of a run (dmlc run OUT --profile), op by op; default: OUT/profile.json")
     group = p.add_argument_group("what if (each is compared with the program as it is)")
     group.add_argument("--bandwidth", action="append", default=[], metavar="[LINK=]xF", help="links F times as fast: x2, or one by name or kind, network=x2")
     group.add_argument("--latency", action="append", default=[], metavar="[LINK=]xF", help="latency of links times F, as in x0.5")
@@ -89,10 +90,41 @@ def run(args: argparse.Namespace, changes: list[Change]) -> int:
     from dmlc.cost import CostModel
 
     subject = subject_of(args)
+    profile = profile_of(args, subject) if args.compare is not None else None
     cost = CostModel.of(subject.module)
     facts, report = simulated(subject, cost)
     facts["what_if"] = [what_if(subject, cost, facts, change) for change in changes]
+    if profile is not None:
+        facts["compared"] = compared(profile, report)
+        return finish(args, facts, report)
     print("\n".join(report_lines(facts, subject.note)))
+    return finish(args, facts, report)
+
+
+def profile_of(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
+    """The profile to compare with. The program is then priced on what that ran on."""
+    from dmlc.cli._profiles import price_as_it_ran, read_profile
+
+    folder = Path(args.model)
+    if not folder.is_dir():
+        raise DmlcError("--compare is for a compiled folder: a profile is of its program")
+    profile = read_profile(Path(args.compare) if args.compare else folder / "profile.json", folder)
+    if not args.cluster and (note := price_as_it_ran(subject.module, profile, bool(args.measured))):
+        print(note)
+    return profile
+
+
+def compared(profile: dict[str, Any], report: StepReport) -> dict[str, Any]:
+    """Print the prediction beside the profile of a run."""
+    from dmlc.simulate.compare import compare, comparison_facts, comparison_lines
+
+    found = compare(report, profile)
+    print("\n".join(comparison_lines(found)))
+    return comparison_facts(found)
+
+
+def finish(args: argparse.Namespace, facts: dict[str, Any], report: StepReport) -> int:
+    """Write the files asked for."""
     if args.json:
         Path(args.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if args.trace:

@@ -143,7 +143,7 @@ def _write_files(
     texts = {
         **{name: source_of("dmlc.codegen.output", name) for name in FILES},
         "model.py": model,
-        "lines.json": lines_text(lines),
+        "lines.json": lines_text(module.main, lines),
         "table.py": emit_table(module, weights_file, source),
         "prelude.py": prelude_text(),
         "launch.sh": LAUNCH_SH.format(ranks=ranks),

@@ -8,17 +8,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmlc.cost.model import bytes_of
-from dmlc.ir.builder import TERMINATORS
-from dmlc.ir.core import Op, Value
+from dmlc.ir.core import Function, Op, Value
 from dmlc.ops.comm import base_name, is_start, result_types_of
 from dmlc.simulate.kinds import kind_of
-from dmlc.simulate.rows import axes_of, is_shown, is_traffic, name_of, row_of
+from dmlc.simulate.rows import axes_of, id_of, is_shown, is_traffic, name_of, row_of
 
 
-def lines_text(placed: Mapping[int, Op]) -> str:
-    """Text of `lines.json`: line number -> op, one line each."""
-    rows = [f'    "{line}": {json.dumps(line_entry(op))}' for line, op in sorted(placed.items()) if op.name != "func.return"]
-    return '{\n  "lines": {\n' + ",\n".join(rows) + "\n  }\n}\n"
+def lines_text(function: Function, placed: Mapping[int, Op]) -> str:
+    """Text of `lines.json`: line number -> op, one line each. `with` lists what the line does besides, whose entries `merged` holds."""
+    besides = _besides(function, placed)
+    rows = []
+    for line, op in sorted(placed.items()):
+        if op.name != "func.return":
+            more = {"with": [id_of(o) for o in besides[op]]} if op in besides else {}
+            rows.append(f'    "{line}": {json.dumps(line_entry(op) | more)}')
+    merged = [f"    {json.dumps(id_of(o))}: {json.dumps(line_entry(o))}" for ops in besides.values() for o in ops]
+    return '{\n  "lines": {\n' + ",\n".join(rows) + '\n  },\n  "merged": {\n' + ",\n".join(merged) + "\n  }\n}\n"
+
+
+def _besides(function: Function, placed: Mapping[int, Op]) -> dict[Op, list[Op]]:
+    """Ops without a line of their own, by the op whose line does them too: the one that alone makes an operand for them."""
+    have = set(placed.values())
+    found: dict[Op, list[Op]] = {}
+    for op in function.ops():
+        if is_shown(op) and op not in have:
+            owner = next((v.op for v in op.operands if v.op in have and len(v.uses) == 1), None)
+            if owner is not None:
+                found.setdefault(owner, []).append(op)
+    return found
 
 
 def line_entry(op: Op) -> dict[str, Any]:
@@ -30,10 +47,6 @@ def line_entry(op: Op) -> dict[str, Any]:
     if op.name == "comm.wait" and op.operands[0].op is not None:
         entry["of"] = op.operands[0].op.id
     return entry | (traffic_entry(op) if is_traffic(op) else {})
-
-
-def id_of(op: Op) -> str:
-    return f"{op.parent.id}.yield" if op.name in TERMINATORS and op.parent is not None else op.id
 
 
 def traffic_entry(op: Op) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PS = 1000  # a nanosecond
 
 
 def measurements_of(profile: Mapping[str, Any], module: Module) -> Measurements:
-    """Medians over steps and ranks by key: of ops that no collective ran beside, of the local copies around collectives, and of collectives that
+    """Medians over steps and ranks by key (of an op that others' lines do too, those of its own lines where it has some): of ops that no collective ran beside, of the local copies around collectives, and of collectives that
     nothing was computed beside (by kind, ranks, link and bytes; the shortest of the ranks', which had to wait for no other)."""
     by_id = {op.id: op for op in module.main.ops() if op.id}
     times: dict[str, list[int]] = defaultdict(list)
@@ -32,7 +32,7 @@ def measurements_of(profile: Mapping[str, Any], module: Module) -> Measurements:
         for steps in zip(*(record["steps"] for record in profile["ranks"])):
             for key, ns in _collectives(steps, profile["ops"], by_id):
                 collectives[key].append(ns)
-    ops = {key: _median(found) for key, found in sorted(times.items())}
+    ops = {key: _median([ns for ns in found if ns] or found) for key, found in sorted(times.items())}
     return Measurements(ops, _curves(collectives, module), machine=profile["ranks"][0]["machine"])
 
 

@@ -30,7 +30,9 @@ def options():
 
 
 def add_profiling(parser):
-    parser.add_argument("--profile", type=int, nargs="?", const=5, default=0, metavar="STEPS", help="time every op in so many steps after the first ones; default 5")
+    parser.add_argument(
+        "--profile", type=int, nargs="?", const=5, default=0, metavar="STEPS", help="time every op in so many steps after the first ones; default 5"
+    )
     parser.add_argument("--profile-to", default=str(HERE / "profile.json"), metavar="FILE", help="where the times go; default: profile.json in this folder")
     parser.add_argument("--trace", metavar="FILE", help="with --profile: one of these steps for Perfetto")
     parser.add_argument("--alone", action="store_true", help="one process plays rank 0, its collectives are local copies: for --profile without a cluster")

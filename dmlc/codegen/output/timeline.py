@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 HOST = 1_000_000  # pid of a rank's host beyond its device's
-C10 = {"f64": "Double", "f32": "Float", "f16": "Half", "bf16": "BFloat16", "i64": "Long", "i32": "Int", "i16": "Short", "i8": "Char", "ui8": "Byte", "i1": "Bool"}
+C10 = {"f64": "Double", "f32": "Float", "f16": "Half", "bf16": "BFloat16", "i64": "Long", "i32": "Int", "i16": "Short", "i8": "Char", "ui8": "Byte"}
 
 
 def gathered(record):
@@ -26,19 +26,20 @@ def gathered(record):
 
 def save(profiled, to, trace, say):
     """Write profile.json, and the trace where one is asked for. Rank 0 says what was found."""
-    from timing import read_lines
+    from timing import read_ops
 
     records = gathered(profiled.record())
     if records is None:
         return
-    ops = {entry["op"]: entry for entry in read_lines().values()}
+    ops = read_ops()
     profile = {"version": 1, "program": digest(), "mesh": dict(profiled.mesh.axes), "alone": len(records) < profiled.mesh.size, "ops": ops, "ranks": records}
     to, trace = Path(to), Path(trace) if trace else None
     to.write_text(json.dumps(profile, separators=(",", ":")))
     if trace is not None:
         trace.write_text(json.dumps(trace_of(profile)))
     plain, timed = statistics.median(records[0]["plain_ns"]), statistics.median(records[0]["timed_ns"])
-    say(f"profile of {len(records[0]['steps'])} steps in {to}" + (f", trace in {trace}" if trace else "") + f"; the clock's looks cost {max(0.0, timed / plain - 1):.1%}")
+    where = f"{to}, trace in {trace}" if trace is not None else to
+    say(f"profile of {len(records[0]['steps'])} steps in {where}; the clock's looks cost {max(0.0, timed / plain - 1):.1%}")
 
 
 def digest():
@@ -61,14 +62,16 @@ def trace_of(profile):
     events = [e for record in profile["ranks"] for e in rank_events(profile, record, groups)]
     first = profile["ranks"][0]
     on_gpu, world = first["machine"]["device"] == "cuda", _size(profile["mesh"])
-    config = [{"pg_name": str(i), "pg_desc": axes, "backend_config": "cuda:nccl" if on_gpu else "cpu:gloo", "pg_size": _size(profile["mesh"], axes.split(",")), "ranks": members(profile["mesh"], first["rank"], axes.split(","))} for axes, i in groups.items()]
+    backend = "nccl" if on_gpu else "gloo"
+    members_of = {axes: members(profile["mesh"], first["rank"], axes.split(",")) for axes in groups}
+    config = [{"pg_name": groups[a], "pg_desc": a, "backend_config": backend, "pg_size": len(m), "ranks": m} for a, m in members_of.items()]
     return {
         "schemaVersion": 1,
         "deviceProperties": [{"id": r["rank"], "name": r["machine"]["name"], "totalGlobalMem": 0, "numSms": 0} for r in profile["ranks"]],
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
-        "distributedInfo": {"backend": "nccl" if on_gpu else "gloo", "rank": first["rank"], "world_size": world, "pg_count": len(config), "pg_config": config},
-        "traceName": "measured",
+        "distributedInfo": {"backend": backend, "rank": first["rank"], "world_size": world, "pg_count": len(config), "pg_config": config},
+        "traceName": f"rank{first['rank']}" if len(profile["ranks"]) == 1 else "merged",
         "dmlc": {"kind": "measured"},
         "traceEvents": events,
     }
@@ -76,7 +79,7 @@ def trace_of(profile):
 
 def group_names(profile):
     axes = [",".join(entry["axes"]) for entry in profile["ops"].values() if "axes" in entry]
-    return {a: i for i, a in enumerate(dict.fromkeys(axes))}
+    return {a: str(i) for i, a in enumerate(dict.fromkeys(axes), 1)}
 
 
 def _size(mesh, axes=None):
@@ -89,13 +92,13 @@ def _size(mesh, axes=None):
 def rank_events(profile, record, groups):
     rank, on_gpu = record["rank"], record["machine"]["device"] == "cuda"
     chosen = median_step(record)
-    rows = {"compute": 7}
-    found, correlation, begun = [], 0, {}
+    rows = {"compute": 7, **{f"comm {axes}": 20 + i for i, axes in enumerate(groups)}}
+    found, correlation, begun, waits = [], 0, {}, []
     for op, run, begin, end, _, _ in sorted(record["steps"][chosen], key=lambda e: e[2]):
         entry = profile["ops"][op]
         if not entry["shown"]:
             continue
-        tid = rows.setdefault(entry["row"], 20 + len(rows) - 1)
+        tid = rows[entry["row"]]
         correlation += 1
         number = rank * 10_000_000 + correlation
         args = {"dmlc.op": op, "device": rank, "stream": tid, "correlation": number, "External id": number, "dmlc.kind": entry["category"]}
@@ -103,9 +106,11 @@ def rank_events(profile, record, groups):
         found.append({"ph": "X", "cat": "kernel" if on_gpu else "cpu_op", "name": entry["name"], "pid": rank, "tid": tid, **_span(begin, end), "args": args})
         if "axes" in entry:
             begun[op, run] = (number, tid, begin)
-        elif entry.get("of") and (entry["of"], run) in begun:
-            found += _arrow(begun[entry["of"], run], begin, rank)
-    return [*head_events(rank, on_gpu, rows), *found, *step_events(rank, record["timed_ns"][chosen])]
+        elif "of" in entry:
+            waits.append((entry["of"], run, begin))
+    for of, run, begin in waits:
+        found += _arrow(begun[of, run], begin, rank)
+    return [*head_events(rank, on_gpu, rows), *found, *step_events(rank, on_gpu, record["timed_ns"][chosen])]
 
 
 def _arrow(start, begin, rank):
@@ -123,13 +128,13 @@ def traffic_args(profile, entry, rank, groups):
     return {
         "dmlc.bytes": entry["bytes"],
         "Collective name": entry["collective"],
-        "dtype": C10.get(entry["dtype"], entry["dtype"]),
+        "dtype": C10.get(entry["dtype"], "Bool"),
         "In msg nelems": entry["in"],
         "Out msg nelems": entry["out"],
         "In split size": [],
         "Out split size": [],
         "Group size": _size(profile["mesh"], entry["axes"]),
-        "Process Group Name": str(groups[axes]),
+        "Process Group Name": groups[axes],
         "Process Group Description": axes,
         "Process Group Ranks": members(profile["mesh"], rank, entry["axes"]),
         "Rank": rank,
@@ -158,9 +163,10 @@ def _meta(pid, tid, what, **args):
     return {"ph": "M", "ts": 0, "pid": pid, "tid": tid, "name": what, "args": args}
 
 
-def step_events(rank, length):
-    common = {"ph": "X", "name": "ProfilerStep#0", **_span(0, length)}
-    return [{**common, "cat": "user_annotation", "pid": HOST + rank, "tid": 1, "args": {}}, {**common, "cat": "gpu_user_annotation", "pid": rank, "tid": 7, "args": {}}]
+def step_events(rank, on_gpu, length):
+    common = {"ph": "X", "name": "ProfilerStep#0", **_span(0, length), "args": {}}
+    device = "gpu_user_annotation" if on_gpu else "user_annotation"
+    return [{**common, "cat": "user_annotation", "pid": HOST + rank, "tid": 1}, {**common, "cat": device, "pid": rank, "tid": 7}]
 
 
 # ---------------------------------------------------------------- the step's time, beside the prediction

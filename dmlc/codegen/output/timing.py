@@ -171,11 +171,15 @@ class Step:
         else:
             now = self.clock.nanoseconds(self.first, entry[1])
             event = self._event(self.lines[entry[0]], now)
-            op = self.lines[entry[0]]["op"]
-            run = self.runs[op] = self.runs.get(op, -1) + 1
-            event[0:0] = [op, run]
-            self.events.append(event)
+            self._add(self.lines[entry[0]]["op"], event)
+            for op in self.lines[entry[0]].get("with", ()):
+                self._add(op, [now, now, 0, 0])  # its time is in that of the op whose line does it
             self.previous, self.called, self.waited = now, None, None
+
+    def _add(self, op, event):
+        run = self.runs[op] = self.runs.get(op, -1) + 1
+        event[0:0] = [op, run]
+        self.events.append(event)
 
     def _event(self, what, now):
         """[begin, end, packing, unpacking]."""
@@ -196,6 +200,12 @@ class Step:
 def read_lines():
     text = json.loads((HERE / "lines.json").read_text())
     return {int(line): entry for line, entry in text["lines"].items()}
+
+
+def read_ops():
+    """What lines.json says of each op, by its id."""
+    text = json.loads((HERE / "lines.json").read_text())
+    return {**{entry["op"]: entry for entry in text["lines"].values()}, **text["merged"]}
 
 
 def machine(device):
