@@ -121,7 +121,7 @@ def test_the_pass_is_as_good_as_the_best_division():
         best = min(price(graph.units(c)) for c in options)
         found = price(graph.units(tensor_fusion.decide(graph, Choice(), cost)))
         worst = max(worst, found / best)
-    assert worst <= 1.03  # the intervals know nothing of the host's queue, in which each collective less is a launch less
+    assert worst <= 1.05  # the intervals know nothing of the host's queue, in which each collective less is a launch less
 
 
 def test_gathers_are_merged_by_when_they_are_needed():
