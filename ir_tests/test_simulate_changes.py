@@ -9,7 +9,8 @@ import pytest
 from training_programs import perceptron_step
 
 import dmlc.ops  # noqa: F401
-from dmlc.cli._simulate_changes import Scaled, with_device, without_overlap
+from dmlc.cli._simulate_changes import Scaled, changes_of, with_device, without_overlap
+from dmlc.cli.simulate import parser
 from dmlc.cluster import Cluster, Host, Link, device_named
 from dmlc.cluster.device import GIGA
 from dmlc.cost import CostModel
@@ -70,3 +71,8 @@ def test_usual_links_go_with_the_device():
     assert with_device(own, "h100").links == own.links and with_device(own, "h100").device.name == "h100"
     uneven = Cluster.of_hosts([Host(device_named(n), 1, LINK, LINK) for n in ("a100", "t4")])
     assert [h.device.name for h in with_device(uneven, "l4").hosts] == ["l4", "l4"]
+
+
+def test_one_change_has_no_line_for_all():
+    (change,) = changes_of(parser().parse(["x", "--bandwidth", "network=x4"]))
+    assert change.text == "bandwidth of network x4"

@@ -10,11 +10,9 @@ import pytest
 from training_programs import perceptron_step
 
 import dmlc.ops  # noqa: F401
-from dmlc.cli._simulate_changes import changes_of
 from dmlc.cli._simulate_facts import batch_of, utilisation_of
 from dmlc.cli._simulate_text import bytes_text, flops_text, share_text, time_text
 from dmlc.cli.main import guarded
-from dmlc.cli.simulate import parser
 from dmlc.cluster import Cluster
 from dmlc.cluster.file import parse_cluster, read_cluster
 from dmlc.ir.parser import parse_module
@@ -120,7 +118,7 @@ def test_inference_of_a_model(place, capsys):
     assert facts["mode"] == "inference" and facts["device"] == "l4" and facts["utilisation"]["model_flops"] == FORWARD
     assert facts["throughput"]["samples_per_step"] == 8
     assert "one run on 2 x l4" in capsys.readouterr().out
-    assert not (place / "mlp.dmlc").exists()  # nothing is written
+    assert not (place / "mlp.dmlc").exists()
 
 
 def test_a_text_of_a_rank(place, tmp_path):
@@ -195,12 +193,6 @@ def test_what_ifs_of_the_command(place, capsys):
     assert said.count(" -> ") >= 2 * len(rows) and "bandwidth of every link x2: step" in said
     assert rows["computation x1.5"]["after"]["computation_ps"] < facts["time"]["computation_ps"]
     assert rows["all of these"]["after"]["computation_ps"] < rows["computation x1.5"]["after"]["computation_ps"]
-
-
-def test_one_change_has_no_line_for_all():
-    args = parser().parse(["x", "--bandwidth", "network=x4"])
-    (change,) = changes_of(args)
-    assert change.text == "bandwidth of network x4"
 
 
 @pytest.mark.parametrize(
