@@ -7,7 +7,7 @@ chosen afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dmlc.cost import CostModel
@@ -39,13 +39,13 @@ class Body:
 
 
 class JointRegion:
-    """The problem of one block and the ops that its numbers stand for.
+    """The problem of one block and the ops that its numbers stand for. `ways` are ids of the collectives that may be cut (left out: all large ones).
 
     nodes   number -> node of the graph (an op, or a start with its wait)
     number  op -> its node's number, `by_id` the same by id; ops that are no nodes are missing
     """
 
-    def __init__(self, block: Block, cost: CostModel, limits: Limits | None = None, bodies: Mapping[Op, Body] | None = None, chunks: bool = True):
+    def __init__(self, block: Block, cost: CostModel, limits: Limits | None = None, bodies: Mapping[Op, Body] | None = None, ways: Container[str] | None = None):
         self.block, self.cost = block, cost
         self.graph = UnitGraph(block, cost)
         self.kernels = Kernels(Quotient(block), cost, limits or Limits())
@@ -64,7 +64,7 @@ class JointRegion:
             buffers=self._buffers(),
             time=self._time,
             fusable=self._fusable,
-            chunks=self._chunks() if chunks else {},
+            chunks=self._chunks(ways),
         )
 
     # -------------------------------------------------- dependence
@@ -175,11 +175,12 @@ class JointRegion:
 
     # -------------------------------------------------- chunks
 
-    def _chunks(self) -> dict[int, dict[int, Chunks]]:
-        """Ways to cut the collectives of one tensor that take longer than two start-ups."""
+    def _chunks(self, wanted: Container[str] | None) -> dict[int, dict[int, Chunks]]:
+        """Ways to cut the collectives of one tensor that take longer than two start-ups; of those `wanted` where it is given."""
         found = {}
         for i, node in enumerate(self.nodes):
-            if self.may_merge(node) and len(node.op.operands) == 1 and node.cost.time > 2 * self.startup(node):
+            offered = wanted is None or node.id in wanted
+            if offered and self.may_merge(node) and len(node.op.operands) == 1 and node.cost.time > 2 * self.startup(node):
                 ways = {k: way for k in COUNTS if (way := self._way(node.op, k)) is not None and len(way.times) == k}
                 if ways:
                     found[i] = ways

@@ -29,12 +29,10 @@ def starts(region: JointRegion, memory: int) -> list[Start]:
     found = [Start("none", Plan.of(region.problem)), Start("fuse", plan_of(region, groups))]
     if not region.streams:
         return found
-    own = schedule.decide(graph, none, cost)
-    found += [Start("schedule", plan_of(region, order=own.order[graph.region]))]
+    ordered = plan_of(region, order=schedule.decide(graph, none, cost).order[graph.region])
     buckets = tensor_fusion.decide(graph, none, cost, memory=memory).buckets
-    chunks = tensor_partition.choose(region, ())
-    found += [Start("tensor-fusion", plan_of(region, buckets)), Start("tensor-partition", plan_of(region, chunks=chunks))]
-    return [*found, Start("passes in sequence", in_sequence(region, groups, memory))]
+    found += [Start("schedule", ordered), Start("tensor-fusion", plan_of(region, buckets))]
+    return [*found, Start("tensor-partition", tensor_partition.divided(region, ordered)), Start("passes in sequence", in_sequence(region, groups, memory))]
 
 
 def in_sequence(region: JointRegion, groups: Iterable[Sequence[str]], memory: int) -> Plan:
@@ -42,16 +40,13 @@ def in_sequence(region: JointRegion, groups: Iterable[Sequence[str]], memory: in
     cost, graph = region.cost, region.graph
     choice = tensor_fusion.decide(graph, Choice(groups=tuple(map(tuple, groups))), cost, memory=memory)
     sets = (*choice.groups, *choice.buckets)
-    chunks = tensor_partition.choose(region, members_of(region, sets))
-    if chunks:
-        return plan_of(region, sets, chunks)
     order = schedule.decide(graph, choice, cost).order[graph.region]
-    return plan_of(region, sets, order=_members(order, sets))
+    return tensor_partition.divided(region, plan_of(region, sets, order=_members(order, sets)))
 
 
 def _members(order: Iterable[str], sets: Iterable[Sequence[str]]) -> list[str]:
-    """Units' ids with all members of each in place of its first one."""
-    inside = {ids[0]: ids for ids in sets}
+    """Units' ids, each by one of its members, with all members in its place."""
+    inside = {i: ids for ids in sets for i in ids}
     return [i for unit in order for i in inside.get(unit, (unit,))]
 
 

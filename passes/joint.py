@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dmlc.cost import CostModel
 from dmlc.ir.core import Block, Function, Module, Op
-from dmlc.passes import _chunking, fuse, tensor_fusion
+from dmlc.passes import _chunking, fuse, schedule, tensor_fusion, tensor_partition
 from dmlc.passes._joint_apply import write
 from dmlc.passes._joint_region import Body, JointRegion, source_bytes
 from dmlc.passes._joint_starts import Start, starts
@@ -22,13 +22,18 @@ from dmlc.passes._kernels import Limits
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice
 from dmlc.simulate.choice import regions_of
-from dmlc.simulate.joint import EFFORT, Result, search
+from dmlc.simulate.joint import Result, search
 from dmlc.simulate.liveness import block_liveness
+from dmlc.simulate.step import simulate_step
+
+EFFORT = 1500
+PASSES = (tensor_fusion.TensorFusion(), tensor_partition.TensorPartition(), schedule.Schedule())  # after `fuse`
+GIVEN = (fuse.Fuse(given=True), tensor_fusion.TensorFusion(given=True), tensor_partition.TensorPartition(given=True), schedule.Schedule(given=True))
 
 
 @dataclass(frozen=True)
 class Joint(Pass):
-    """`effort` bounds the search (units simulated). The other options are those of `fuse`. What the text has decided already (`dmlc.group`, `dmlc.bucket`,
+    """`effort` bounds the search: units simulated for each op of a region. The other options are those of `fuse`. What the text has decided already (`dmlc.group`, `dmlc.bucket`,
     `dmlc.chunks`) is carried out first and stays."""
 
     name = "joint"
@@ -42,11 +47,30 @@ class Joint(Pass):
 
     def run(self, module: Module, context: Context) -> bool:
         changed = apply_given(module)
-        search = _Joint(module, self.effort, Limits(self.max_ops, self.min_ops, self.max_inputs), context)
+        limits = Limits(self.max_ops, self.min_ops, self.max_inputs)
+        apart, together = module.clone(), _Joint(module, self.effort, limits, context)
         for function in module.functions:
             if function.op.attrs.get("sym_visibility") != "private":
-                changed |= search.function(function)
-        return changed
+                changed |= together.function(function)
+        return changed | self._keep_better(module, apart, context)
+
+    def _keep_better(self, module: Module, apart: Module, context: Context) -> bool:
+        """The search knows the price of a unit; what units share outside of kernels (constants that each kernel makes itself) it does not. So the
+        passes one after another are carried out too, and their program is taken should it be shorter."""
+        made = module.clone()
+        for pass_ in GIVEN:
+            pass_.run(made, Context())
+        for pass_ in (fuse.Fuse(self.max_ops, self.min_ops, self.max_inputs), *PASSES):
+            pass_.run(apart, Context())
+        cost = CostModel.of(module)
+        if simulate_step(made, cost).time <= simulate_step(apart, cost).time:
+            return False
+        context.remark(module.main.op, "the passes one after another are shorter by what their kernels share")
+        for mine, other in zip(list(module.functions), list(apart.functions)):
+            (region,) = other.op.regions
+            mine.op.regions[:] = [region]
+            region.op = mine.op
+        return True
 
 
 def apply_given(module: Module) -> bool:
@@ -80,7 +104,7 @@ class _Joint:
         memory = self.module.attrs.get("dmlc.request", {}).get("memory", 0)
         plans = starts(region, memory)
         cap = max((memory or cost.cluster.memory) - self._around(block) - source_bytes(block), 1)
-        result = search(region.problem, [s.plan for s in plans], cap, self.effort)
+        result = search(region.problem, [s.plan for s in plans], cap, self.effort * len(region.nodes))
         self.numbers = write(region, result.plan, *self.numbers)
         owner = block.region.op if block.region is not None else None
         if owner is not None and owner.name != "func.func":

@@ -7,14 +7,13 @@ In a training step new parameters are brought to where they rest in the order in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module, Op
 from dmlc.ops.comm import is_start
 from dmlc.passes import _chunking
-from dmlc.passes._joint_region import JointRegion
+from dmlc.passes._joint_region import COUNTS, JointRegion
 from dmlc.passes._next_use import by_next_use
 from dmlc.passes.overlap_split import trial
 from dmlc.passmanager import Context, Pass
@@ -24,7 +23,7 @@ from dmlc.simulate.ordering import price
 from dmlc.simulate.units import Node
 
 apply = _chunking.apply
-SEARCH = 500_000  # units simulated to find what to cut
+SEARCH = 200_000  # units simulated to find what to cut, and as many before for the order without
 
 
 @dataclass(frozen=True)
@@ -69,27 +68,35 @@ def _startup(op: Op, graph: UnitGraph, cost: CostModel) -> int:
 
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int = 0, force: bool = False) -> Choice:
     """Adds numbers of chunks for the collectives that shorten the program when cut."""
-    units = graph.units(choice)
-    best_time = price(units)
+    if chunks or force:
+        return _tried(graph, choice, cost, chunks, force)
+    region = JointRegion(graph.block, cost, ways={op.id for op in large(graph, cost) if op.id not in choice.chunks and _has_rival(graph, op)})
+    if not region.problem.chunks:
+        return choice
+    ordered = search(region.problem, [Plan.of(region.problem)], 0, SEARCH, frozenset(("order",)))
+    cut = divided(region, ordered.plan)
+    return choice.with_(chunks={**choice.chunks, **{region.nodes[n].id: count for n, count in cut.chunks.items()}})
+
+
+def divided(region: JointRegion, plan: Plan, effort: int = SEARCH) -> Plan:
+    """`plan` with collectives cut where that makes it shorter, and the order that goes with it; itself where nothing does."""
+    if not region.problem.chunks:
+        return plan
+    return search(region.problem, [plan], 0, effort, frozenset(("order", "chunks"))).plan
+
+
+def _tried(graph: UnitGraph, choice: Choice, cost: CostModel, chunks: int, force: bool) -> Choice:
+    """The same one collective after another, with a number of chunks given, or whatever the simulation says."""
+    best_time = price(graph.units(choice))
     for op in large(graph, cost):
         if op.id in choice.chunks or not (force or _has_rival(graph, op)):
             continue
-        options = [choice.with_(chunks={**choice.chunks, op.id: k}) for k in ((chunks,) if chunks else (2, 4, 8)) if _chunking.find_cut([op], k)]
+        options = [choice.with_(chunks={**choice.chunks, op.id: k}) for k in ((chunks,) if chunks else COUNTS) if _chunking.find_cut([op], k)]
         timed = [(time, i) for i, option in enumerate(options) if (time := trial(graph.block, option, cost)) is not None]
         if timed and (min(timed)[0] < best_time or force):
             best_time, best = min(timed)
             choice = options[best]
     return choice
-
-
-def choose(region: JointRegion, sets: Iterable[Sequence[int]] = (), effort: int = SEARCH) -> dict[int, int]:
-    """Node -> chunks for the collectives that shorten the region's program when cut, with these sets of nodes and the best order known."""
-    whole = Plan.of(region.problem, sets)
-    ordered = search(region.problem, [whole], 0, effort, frozenset(("order",)))
-    if not region.problem.chunks or ordered.time <= ordered.bound:
-        return {}
-    cut = search(region.problem, [ordered.plan], 0, effort, frozenset(("order", "chunks")))
-    return dict(cut.plan.chunks) if cut.time < ordered.time else {}
 
 
 def _has_rival(graph: UnitGraph, op: Op) -> bool:
