@@ -98,7 +98,7 @@ def chains(graph: UnitGraph) -> list[list[Op]]:
 
 def _gain(op: Op, cost: CostModel) -> int:
     """Picoseconds saved: on a CPU a share of the time; on tensor cores, which read channels-last only, the conversion of image and result."""
-    if cost.cluster.device.name == "cpu":
+    if cost.cluster.device.kind == "cpu":
         return cost.op(op).time * CPU_GAIN // 100
     if op.operands[0].dtype not in HALF:
         return 0
@@ -111,7 +111,7 @@ def _conversion(value: Value, cost: CostModel) -> int:
 
 def borders(chain: Sequence[Op], cost: CostModel) -> list[Value]:
     """Values converted at a chain's edges. On a GPU what is not a convolution or pool becomes part of a generated kernel, which reads rows."""
-    cpu = cost.cluster.device.name == "cpu"
+    cpu = cost.cluster.device.kind == "cpu"
 
     def inside(op: Op | None) -> bool:
         return op is not None and hands_on(op) and (cpu or is_convolution(op) or op.name.endswith("_pool"))
