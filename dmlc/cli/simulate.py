@@ -94,11 +94,12 @@ def run(args: argparse.Namespace, changes: list[Change]) -> int:
     cost = CostModel.of(subject.module)
     facts, report = simulated(subject, cost)
     facts["what_if"] = [what_if(subject, cost, facts, change) for change in changes]
+    lines = report_lines(facts, subject.note)
     if profile is not None:
-        facts["compared"] = compared(profile, report)
-        return finish(args, facts, report)
-    print("\n".join(report_lines(facts, subject.note)))
-    return finish(args, facts, report)
+        facts["compared"], lines = compared(profile, report)
+    write_files(args, facts, report)  # first, since who reads the lines may stop, as `| head` does
+    print("\n".join(lines))
+    return 0
 
 
 def profile_of(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
@@ -114,24 +115,23 @@ def profile_of(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
     return profile
 
 
-def compared(profile: dict[str, Any], report: StepReport) -> dict[str, Any]:
-    """Print the prediction beside the profile of a run."""
+def compared(profile: dict[str, Any], report: StepReport) -> tuple[dict[str, Any], list[str]]:
+    """The prediction beside the profile of a run, as data and in words."""
     from dmlc.simulate.compare import compare, comparison_facts, comparison_lines
 
     found = compare(report, profile)
-    print("\n".join(comparison_lines(found)))
-    return comparison_facts(found)
+    return comparison_facts(found), comparison_lines(found)
 
 
-def finish(args: argparse.Namespace, facts: dict[str, Any], report: StepReport) -> int:
-    """Write the files asked for."""
+def write_files(args: argparse.Namespace, facts: dict[str, Any], report: StepReport) -> None:
+    """The files asked for."""
     if args.json:
         Path(args.json).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if args.trace:
         from dmlc.simulate import trace
+        from dmlc.simulate.accuracy import ERROR_PERCENT
 
-        trace.write(report, args.trace)
-    return 0
+        trace.write(report, args.trace, ERROR_PERCENT)
 
 
 def simulated(subject: Subject, cost: CostModel) -> tuple[dict[str, Any], StepReport]:
