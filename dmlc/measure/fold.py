@@ -60,14 +60,20 @@ def _own_times(step: list, entries: Mapping[str, Any], by_id: Mapping[str, Op]) 
 
 
 def _collectives(steps: Iterable[list], entries: Mapping[str, Any], by_id: Mapping[str, Op]) -> Iterator[tuple[tuple, int]]:
-    """((id of the op), nanoseconds) of one step's collectives that ran while their rank computed nothing, on all ranks; the shortest of them."""
+    """((id of the op), nanoseconds) of one step's collectives that on no rank queued behind another or ran beside computation; the shortest of
+    the ranks' times."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     ranks = 0
     for step in steps:
         ranks += 1
         computing = [(e[2], e[3]) for e in step if "axes" not in entries[e[0]] and entries[e[0]]["kind"] != "comm.wait"]
+        free: dict[str, int] = {}
         for id_, run, begin, end, _, _ in step:
-            if "axes" in entries[id_] and id_ in by_id and end > begin:
+            if "axes" not in entries[id_]:
+                continue
+            queued = begin == free.get(entries[id_]["row"])
+            free[entries[id_]["row"]] = end
+            if id_ in by_id and end > begin and not queued:
                 beside = sum(max(0, min(end, e) - max(begin, b)) for b, e in computing)
                 if beside * ALONE <= end - begin:
                     found[id_, run].append(end - begin)

@@ -190,6 +190,8 @@ class Step:
         if self.called is None:
             return [self.previous, now, 0, unpacking]
         _, number, packing, look = self.called
+        if self.waited is None:
+            packing = now - self.previous  # all that a start takes of the program's own time
         begin = max(self.clock.nanoseconds(self.first, look), self.free.get(what["row"], 0))
         end = self.clock.nanoseconds(self.first, self.done[number])
         end = self.free[what["row"]] = max(begin, end if self.waited is None else min(end, now - unpacking))
