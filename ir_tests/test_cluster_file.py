@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dmlc.cli.main import guarded
 from dmlc.cluster import DEVICES, Cluster, Switch, device_named
 from dmlc.cluster.cluster import host_size
 from dmlc.cluster.device import GIGA, TERA
@@ -133,3 +134,12 @@ def test_a_missing_file(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DmlcError, match="not a text file"):
         read_cluster(tmp_path / "bytes.yaml")
+
+
+@pytest.mark.parametrize("name", ["h100", "cpu", "rtx4090"])
+def test_a_cluster_file_is_printed(name, capsys):
+    assert guarded(["simulate", "--print-cluster", name, "--devices", "4"]) == 0
+    text = capsys.readouterr().out
+    assert parse_cluster(text).count == 4 and parse_cluster(text).device == Cluster.named(name).device
+    assert guarded(["simulate", "--print-cluster", name + "x"]) == 2
+    assert "did you mean" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from training_programs import perceptron_step
 import dmlc.ops  # noqa: F401
 from dmlc.cli._simulate_changes import Scaled, changes_of, with_device, without_overlap
 from dmlc.cli.simulate import parser
-from dmlc.cluster import Cluster, Host, Link, device_named
+from dmlc.cluster import DEVICES, Cluster, Host, Link, device_named
 from dmlc.cluster.device import GIGA
 from dmlc.cost import CostModel
 from dmlc.ir.core import Module
@@ -76,3 +76,13 @@ def test_usual_links_go_with_the_device():
 def test_one_change_has_no_line_for_all():
     (change,) = changes_of(parser().parse(["x", "--bandwidth", "network=x4"]))
     assert change.text == "bandwidth of network x4"
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_device_of_the_catalogue_can_be_simulated(name):
+    """On one host, on two, and with all its ranks on one axis; on two hosts communication takes longer."""
+    modules = {ranks: perceptron_step(3, 256, 64, ranks=ranks, device=name) for ranks in (1, 4, 16)}
+    found = {ranks: step(module) for ranks, module in modules.items()}
+    assert 0 < found[1].time <= found[4].time <= found[16].time
+    assert 0 == found[1].communication < found[4].communication < found[16].communication
+    assert all(report.time >= report.bounds.best for report in found.values())

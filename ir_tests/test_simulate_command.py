@@ -121,6 +121,15 @@ def test_inference_of_a_model(place, capsys):
     assert not (place / "mlp.dmlc").exists()
 
 
+def test_a_trace_is_written(place, tmp_path):
+    assert guarded(["simulate", str(place / "out"), "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} >= {"compute", "comm data"}
+    assert {e["args"].get("dmlc.err_pct") for e in events if e.get("cat") == "kernel" and e["args"].get("dmlc.cost_source") == "model"} == {
+        ERROR_PERCENT["model"]
+    }
+
+
 def test_a_text_of_a_rank(place, tmp_path):
     (tmp_path / "rank.mlir").write_text(print_module(perceptron_step(count=4, rows=32)))
     facts = simulated([str(tmp_path / "rank.mlir")], place)
@@ -269,15 +278,6 @@ def test_compile_refuses_what_contradicts_the_cluster(place, capsys):
     assert f"{place}/wrong.yaml:6:40: error: latency: a time needs a unit" in capsys.readouterr().err
     assert guarded(["compile", str(place / "out" / "program.mlir"), "--cluster", str(place / "uneven.yaml"), "-o", str(place / "never")]) == 1
     assert "--cluster is not what the text says" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["h100", "cpu", "rtx4090"])
-def test_a_cluster_file_is_printed(name, place, capsys):
-    assert guarded(["simulate", "--print-cluster", name, "--devices", "4"]) == 0
-    text = capsys.readouterr().out
-    assert parse_cluster(text).count == 4 and parse_cluster(text).device == Cluster.named(name).device
-    assert guarded(["simulate", "--print-cluster", name + "x"]) == 2
-    assert "did you mean" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- wrong input
