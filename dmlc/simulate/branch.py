@@ -6,6 +6,7 @@ A state is what has been issued and the clocks after it. One dominates another o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 
 from dmlc.simulate.clocks import Clocks
 from dmlc.simulate.engine import clocks_of, replay, tails
@@ -37,7 +38,7 @@ def ends_of(clocks: Clocks, units: Sequence[int]) -> Ends:
 
 
 def dominates(a: Ends, b: Ends) -> bool:
-    return all([x <= y for x, y in zip(a, b)])
+    return all(map(le, a, b))
 
 
 class _Branch:

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dmlc.simulate.clocks import Clocks
-from dmlc.simulate.engine import Bounds
+from dmlc.simulate.engine import Bounds, bounds
 from dmlc.simulate.joint_descent import ALL, Descent, Score
 from dmlc.simulate.joint_layout import Layout
 from dmlc.simulate.joint_problem import COMPUTE, CUT, JOIN, Buffer, Chunks, Node, Plan, Problem, Stream, Unit
 from dmlc.simulate.joint_state import Schedule
+from dmlc.simulate.ordering import list_orders
+from dmlc.simulate.units import Units
 
 __all__ = [
     "ALL",
@@ -99,7 +101,7 @@ def _run(starts: list[tuple[int, Schedule]], cap: int, effort: int, moves: froze
     """Of a few units all is tried. Else descents from all starts, exact windows from the best few results, cuts, then kicks of the best."""
     run = Descent(starts[0][1], starts[0][0], cap, effort // 2, moves)
     found: dict[tuple, tuple[Score, int, Schedule]] = {}
-    for origin, start in starts:
+    for origin, start in [*starts, *_listed(starts[0], cap)]:
         schedule = run.fresh(start)
         run.descend(schedule, origin)
         if run.whole(schedule, origin) and not _cuttable(schedule, moves):
@@ -114,6 +116,23 @@ def _run(starts: list[tuple[int, Schedule]], cap: int, effort: int, moves: froze
         run.descend(schedule, run.origin)
         run.polish(schedule, run.origin)
     return run
+
+
+def _listed(start: tuple[int, Schedule], cap: int) -> list[tuple[int, Schedule]]:
+    """The units of a start in the order of each list schedule, as far as memory suffices."""
+    origin, schedule = start
+    units = as_units(schedule)
+    found = [Schedule(schedule.layout, [schedule.order[i] for i in order], memory=cap > 0) for order in list_orders(units)]
+    return [(origin, s) for s in found if not cap or s.peak() <= cap]
+
+
+def as_units(schedule: Schedule) -> Units:
+    """The schedule's units in its order, for what works on units."""
+    layout, place, home, order = schedule.layout, schedule.place, schedule.home, schedule.order
+    preds = tuple(tuple(sorted({place[home[p]] for a in layout.members[u] for p in layout.preds[a]} - {i})) for i, u in enumerate(order))
+    ids, names = tuple(map(str, range(len(order)))), tuple((n,) for n in layout.problem.names)
+    time, stream, host = (tuple(values[u] for u in order) for values in (layout.time, layout.stream, layout.host))
+    return Units(ids, time, stream, preds, names, host=host, rates=layout.problem.streams)
 
 
 def _cuttable(schedule: Schedule, moves: frozenset[str]) -> bool:
@@ -167,14 +186,4 @@ def events_of(problem: Problem, plan: Plan) -> list[tuple[Unit, int, int]]:
 
 def bounds_of(schedule: Schedule) -> Bounds:
     """What no order of the schedule's units can beat."""
-    layout, order, home = schedule.layout, schedule.order, schedule.home
-    loads: dict[int, int] = {}
-    longest = dict.fromkeys(order, 0)
-    for u in reversed(order):
-        stream = layout.stream[u]
-        key = COMPUTE if stream == COMPUTE else layout.problem.streams.link[stream] + len(layout.problem.streams) + 1
-        loads[key] = loads.get(key, 0) + layout.time[u]
-        after = [longest[home[s]] for a in layout.members[u] for s in layout.succs[a] if home[s] != u]
-        longest[u] = layout.time[u] + max(after, default=0)
-    computation = loads.pop(COMPUTE, 0)
-    return Bounds(computation, max(loads.values(), default=0), max(longest.values(), default=0), sum(layout.host[u] for u in order))
+    return bounds(as_units(schedule))

@@ -15,7 +15,7 @@ from dmlc.simulate.joint_state import NEVER, Change, Schedule
 from dmlc.simulate.joint_window import ATOMS, UNITS, Window, window_end
 
 ALL = frozenset({"order", "fusion", "buckets", "chunks"})
-STEPS = 10_000  # units issued by a window's search
+STEPS, WHOLE = 1_500, 10_000  # units issued by the search of a window, and of one that is the whole schedule
 SHORT = 64  # units up to which windows cover the whole schedule
 WINDOWS = 32  # windows of a longer one in one sweep
 PATTERNS = 40  # units from which on patterns are moved as a whole
@@ -162,7 +162,8 @@ class Descent:
 
     def window(self, schedule: Schedule, lo: int, hi: int, origin: int) -> Window:
         """Search a window and make its best change."""
-        window = Window(schedule, lo, hi, self.moves, schedule.makespan, STEPS, self.cap)
+        steps = WHOLE if hi - lo == len(schedule) else STEPS
+        window = Window(schedule, lo, hi, self.moves, schedule.makespan, steps, self.cap)
         self.spent += window.run()
         if window.best is not None:
             schedule.accept(window.best)

@@ -126,7 +126,8 @@ class Problem:
     ):
         self.nodes, self.buffers = tuple(nodes), tuple(buffers)
         self.names = tuple(s.name for s in streams)
-        links = [s.link if s.link >= 0 else -1 - i for i, s in enumerate(streams)]
+        own = max((s.link for s in streams), default=0) + 1
+        links = [s.link if s.link >= 0 else own + i for i, s in enumerate(streams)]
         self.streams = Streams(tuple(s.computing for s in streams), tuple(s.moving for s in streams), tuple(links))
         self.chunks = {c: dict(sorted(ways.items())) for c, ways in sorted((chunks or {}).items())}
         self._time, self._fusable, self._bucketable, self._host = time, fusable, bucketable, host

@@ -16,6 +16,8 @@ from dmlc.simulate.joint_window_memory import WindowMemory
 
 UNITS, ATOMS = 10, 14  # what a window holds at most
 SETS = 400  # candidate units of a window
+KNOWN = 16  # states of equal atoms that one is compared with
+WEIGHT = 8  # a unit issued by a window's search takes as long as so many of a trial
 
 
 def window_end(schedule: Schedule, lo: int, units: int) -> int:
@@ -70,7 +72,7 @@ class Window:
         return self.left > 0
 
     def run(self) -> int:
-        """Search; returns how many units were simulated."""
+        """Search; returns how many units might have been simulated instead."""
         home = self.schedule.home
         saved = {a: home[a] for a in self.atoms}
         clocks = Clocks(self.schedule.layout.problem.streams, self.schedule.layout.time)
@@ -79,7 +81,7 @@ class Window:
         self.extend(0, clocks, ())
         for a, u in saved.items():
             home[a] = u
-        return steps - self.left + self.schedule.replayed - before
+        return (steps - self.left) * WEIGHT + self.schedule.replayed - before
 
     # -------------------------------------------------- search
 
@@ -137,9 +139,11 @@ class Window:
         mine = (*mine, *(clocks.now + rest for rest in self._rests(clocks)))
         key = (issued,) if self.memory is None else (issued, *self.memory.holding(path, issued))
         known = self.seen.setdefault(key, [])
-        if any(dominates(k, mine) for k in known):
-            return True
-        known[:] = [k for k in known if not dominates(mine, k)] + [mine]
+        for k in known:
+            if dominates(k, mine):
+                return True
+        known.insert(0, mine)
+        del known[KNOWN:]
         return False
 
     @staticmethod
