@@ -31,6 +31,7 @@ def parser() -> Parser:
     add_request(p)
     p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
     p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
+    p.add_argument("--ablation", action="store_true", help="write nothing; print what each decision about fusion, buckets, chunks and order saves a step, as simulated")
     p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
     p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
     p.add_argument("--force", action="store_true", help="replace what is in the output folder")
@@ -69,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
     out = Path(args.output) if args.output else default_output(args.model)
     from dmlc.codegen.folder import check_target
 
-    check_target(out, args.force, explicit=args.output is not None)
+    if not args.ablation:
+        check_target(out, args.force, explicit=args.output is not None)
     try:
         with tempfile.TemporaryDirectory() as scratch:
             return run(args, options, out, Path(scratch))
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
     from dataclasses import replace
 
     from dmlc import driver
+    from dmlc.cli._ablation import ablation, print_ablation
     from dmlc.cli._summary import print_sizes, print_summary, print_trained
 
     begin = time.perf_counter()
@@ -89,6 +92,11 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
     print_sizes(loaded)
     if options.train is not None and args.model.endswith(".onnx"):
         print_trained(loaded)
+    if args.ablation:
+        rows = ablation(loaded, options, _progress())
+        _clear_progress()
+        print_ablation(rows)
+        return 0
     if args.dump_ir:
         options = replace(options, dump=scratch / "ir")
     compiled = driver.compile_model(loaded, options, progress=_progress())

@@ -1,0 +1,189 @@
+"""What each decision about communication buys: the ablation of the per-rank decisions, predicted and measured, against PyTorch's DistributedDataParallel.
+
+    sudo python tools/bench_joint.py [--models gpt resnet] [--rates 1 5] [--pairs 5] [--measured] [--json FILE]
+
+The model is compiled once for each line of the table (`dmlc.pipelines.ABLATION`): none, buckets, + partition, + order, + fusion, joint. All these
+programs and DDP with the best of its bucket sizes live in the same processes, on two hosts that are network namespaces of this machine (tools/virtual_cluster.py),
+one core each, and are timed in turns. With --measured, the prices behind the predictions are measured on these hosts and this link first.
+Two lines count as different where their medians are further apart than half the range of their differences, pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dmlc.tools import bench_training as training
+from dmlc.tools.folders import Folder, cluster_of, compile_folder, training_step
+from dmlc.tools.virtual_cluster import why_not
+
+HOSTS = training.HOSTS
+IMAGES = {"small": ((1, 1), 8, 32, 4, 10), "full": ((2, 2, 2, 2), 64, 64, 16, 1000)}  # blocks a stage, width, image, batch of all hosts, labels
+TOKENS = {"small": "small", "full": "30m"}
+PICO = 1e12
+
+
+def size() -> str:
+    return os.environ.get("DMLC_BENCH_SIZE", "full")
+
+
+def gpt() -> Any:
+    """GPT-2's proportions with 30 million parameters; returns its loss."""
+    return training.model(HOSTS * training.ROWS, TOKENS[size()])
+
+
+def resnet() -> Any:
+    """A ResNet-18 with 1000 labels on images of 64 x 64; returns its loss."""
+    from dmlc.models import resnet
+
+    return resnet.with_loss(*IMAGES[size()])
+
+
+MODELS: dict[str, Callable[[], Any]] = {"gpt": gpt, "resnet": resnet}
+
+
+# ---------------------------------------------------------------- in a rank's process
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """Times of all lines and of DDP. Every rank runs this; the order of what is timed is the same on all."""
+    build, steps = MODELS[settings["model"]], settings["steps"]
+    _, args = build()
+    found: dict[str, Any] = {"buckets": training.bucket_times(settings["buckets"], steps, build)}
+    found["bucket"] = best = training.best_of(found["buckets"])
+    sides = {"ddp": training.ddp_step(best, build)}
+    for name, folder in settings["folders"].items():
+        sides[name] = training_step(Folder.load(Path(folder)), lambda i: tuple(x[i] for x in args))
+    found["losses"] = {name: [training.mean(step()) for _ in range(2)] for name, step in sides.items()}
+    found["times"] = training.in_turns(sides, settings["pairs"], steps)
+    return found
+
+
+# ---------------------------------------------------------------- from outside
+
+
+def compile_line(model: str, line: str, gigabits: float, out: Path, **options: Any) -> dict[str, Any]:
+    """One line's folder; its predicted picoseconds a step, and what the compiler took."""
+    from dmlc.cost import CostModel
+    from dmlc.pipelines import ABLATION, TRAINING, deciding
+    from dmlc.simulate.step import simulate_step
+
+    begin = time.perf_counter()
+    pipeline = deciding(TRAINING, ABLATION[line])
+    cluster = cluster_of(HOSTS, gigabits)
+    compiled = compile_folder(
+        f"dmlc.tools.bench_joint:{model}", out, HOSTS, f"dp={HOSTS}", cluster, train=True, clip=False, batch_norm="rank", pipeline=pipeline, **options
+    )
+    report = simulate_step(compiled.module, CostModel.of(compiled.module))
+    return {"predicted": report.time / PICO, "exposed": report.exposed / PICO, "compile": time.perf_counter() - begin}
+
+
+def run_model(model: str, gigabits: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Compile all lines, measure them, and set both beside each other."""
+    from dmlc.pipelines import ABLATION
+
+    with tempfile.TemporaryDirectory() as scratch:
+        prices = profiled(gigabits, Path(scratch), options.seconds) if options.measured else {}
+        folders = {line: str(Path(scratch) / f"line{i}") for i, line in enumerate(ABLATION)}
+        lines = {line: compile_line(model, line, gigabits, Path(folder), **prices) for line, folder in folders.items()}
+        settings = {"model": model, "pairs": options.pairs, "steps": options.steps, "buckets": options.buckets, "folders": folders}
+        return {"lines": lines, **training.run_at(gigabits, settings, options.seconds, "dmlc.tools.bench_joint")}
+
+
+def profiled(gigabits: float, scratch: Path, seconds: float) -> dict[str, Any]:
+    """Options of a compiler run that has the prices of these hosts and this link."""
+    raise NotImplementedError
+
+
+# ---------------------------------------------------------------- what it says
+
+
+def report(model: str, gigabits: float, found: dict[str, Any]) -> str:
+    """The table of one model at one link speed; seconds a step."""
+    times = {name: statistics.median(values) for name, values in found["times"].items()}
+    lines = [f"{model}, {gigabits:g} Gbit/s: {'':12} {'predicted':>9} {'measured':>9} {'spread':>15} {'exposed':>8} {'compiled in':>11}"]
+    for name, line in found["lines"].items():
+        values = found["times"][name]
+        spread = f"{min(values):.3f} - {max(values):.3f}"
+        lines.append(f"  {name:28} {line['predicted']:9.3f} {times[name]:9.3f} {spread:>15} {line['exposed']:8.3f} {line['compile']:9.1f} s")
+    values = found["times"]["ddp"]
+    lines.append(f"  {'DDP, ' + str(found['bucket']) + ' MB':28} {'':9} {times['ddp']:9.3f} {f'{min(values):.3f} - {max(values):.3f}':>15}")
+    lines.append("  DDP by bucket: " + ", ".join(f"{bucket} MB {seconds:.3f} s" for bucket, seconds in found["buckets"].items()))
+    errors = [line["predicted"] / times[name] - 1 for name, line in found["lines"].items()]
+    lines.append(f"  predicted against measured: {statistics.mean(map(abs, errors)):.1%} off on average, {statistics.mean(errors):+.1%} bias")
+    lines.append("  " + order_text(found))
+    ratios = [a / b for a, b in zip(found["times"]["joint"], found["times"]["ddp"])]
+    lines.append(f"  joint / DDP {statistics.median(ratios):.3f} (median of pairs; {min(ratios):.3f} to {max(ratios):.3f})")
+    return "\n".join(lines)
+
+
+def order_text(found: dict[str, Any]) -> str:
+    wrong = misordered(found)
+    if not wrong:
+        return f"the order predicted is the order measured ({len(differing(found))} pairs of lines differ by more than the noise)"
+    return "measured in another order than predicted: " + ", ".join(f"{fast} before {slow}" for fast, slow in wrong)
+
+
+def differing(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of lines (fast, slow) whose measured times differ by more than the noise."""
+    pairs = []
+    for a, b in itertools.combinations(found["lines"], 2):
+        differences = [y - x for x, y in zip(found["times"][a], found["times"][b])]
+        middle = statistics.median(differences)
+        if abs(middle) > (max(differences) - min(differences)) / 2:
+            pairs.append((a, b) if middle > 0 else (b, a))
+    return pairs
+
+
+def misordered(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs (fast, slow as measured) that were predicted the other way round."""
+    predicted = {name: line["predicted"] for name, line in found["lines"].items()}
+    return [(fast, slow) for fast, slow in differing(found) if predicted[fast] > predicted[slow]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    if options.work:
+        return training.work(json.loads(options.work), measure)
+    reason = why_not()
+    if reason is not None:
+        print(f"no two hosts to measure on: {reason}", file=sys.stderr)
+        return 1
+    os.environ["DMLC_BENCH_SIZE"] = options.size
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; one core a host, Gloo, float32", flush=True)
+    results: dict[str, Any] = {}
+    for model, rate in itertools.product(options.models, options.rates):
+        results[f"{model} {rate:g}"] = found = run_model(model, rate, options)
+        print(report(model, rate, found), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0], metavar="GBIT", help="link speeds in Gbit/s")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how often the sides take turns")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")
+    parser.add_argument("--buckets", type=int, nargs="+", default=training.BUCKETS_MB, metavar="MB", help="DDP's bucket sizes to choose from")
+    parser.add_argument("--measured", action="store_true", help="measure the prices on these hosts and this link first")
+    parser.add_argument("--size", choices=TOKENS, default="full", help="small models show in seconds that everything runs")
+    parser.add_argument("--seconds", type=float, default=3600, help="time limit of one model at one link speed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
