@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dmlc.cluster import Cluster, device_named
-from dmlc.cluster.catalogue import device_called
+from dmlc.cluster import Cluster
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc, Remark
@@ -16,6 +15,7 @@ from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.manager import Report
 from dmlc.record import plan_record as plan_record
+from dmlc.target import cluster_of
 from dmlc.training import HELD, Pin, Training, batch_of, degrees_of, evaluation_form, freeze, mark_ranges, name_loss, same_weights, unused_parameters
 
 USUAL = {None: "inference", "train": "training", "eval": "evaluation"}  # the module's mode -> its pipeline
@@ -266,11 +266,6 @@ def annotate(module: Module, options: Options, mode: str = "train") -> None:
     module.attrs.setdefault("dmlc.cluster", cluster_of(options).to_attr())
 
 
-def cluster_of(options: Options) -> Cluster:
-    """The cluster planned for."""
-    return options.cluster or Cluster.named(target_of(options), options.devices)
-
-
 def refuse_other_request(module: Module, options: Options) -> None:
     """A text that has its request in it is not compiled for another one: an option that says something else would be ignored."""
     if "dmlc.request" not in module.attrs:
@@ -287,23 +282,6 @@ def refuse_other_request(module: Module, options: Options) -> None:
             raise DmlcError(f"--{name} {asked} is not what the text says: {has} (in dmlc.{'cluster' if name == 'target' else 'request'})", notes=(f"leave --{name} out, or edit the text",))
     if options.cluster is not None and "dmlc.cluster" in module.attrs and Cluster.from_attr(module.attrs["dmlc.cluster"]) != options.cluster:
         raise DmlcError("--cluster is not what the text says (in dmlc.cluster)", notes=("leave --cluster out, or edit the text",))
-
-
-def target_of(options: Options) -> str:
-    """The device planned for: the cluster's, the one asked for, the visible GPU's type, else h100."""
-    if options.cluster is not None:
-        return options.cluster.device.name
-    if options.target:
-        return device_named(options.target).name
-    return visible_gpu() or "h100"
-
-
-def visible_gpu() -> str | None:
-    """Catalogue name of the GPU of this machine, if PyTorch sees one that the catalogue knows."""
-    import torch
-
-    found = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    return device_called(found.name, found.total_memory) if found is not None else None
 
 
 # ---------------------------------------------------------------- results

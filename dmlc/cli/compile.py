@@ -85,9 +85,10 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
     from dmlc import driver
     from dmlc.cli._ablation import ablation, print_ablation
     from dmlc.cli._summary import print_sizes, print_summary, print_trained
+    from dmlc.target import target_of
 
     begin = time.perf_counter()
-    print(f"target {driver.target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
+    print(f"target {target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
     loaded = driver.load(args.model, options)
     print_sizes(loaded)
     if options.train is not None and args.model.endswith(".onnx"):
