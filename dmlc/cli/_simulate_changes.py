@@ -175,5 +175,7 @@ def without_overlap(module: Module) -> Module:
 
 def outcome(facts: dict[str, Any]) -> dict[str, Any]:
     """What a what-if is compared by."""
-    found = {"step_ps": facts["step_ps"], "exposed_ps": facts["time"]["exposed_communication_ps"], "computation_ps": facts["time"]["computation_ps"]}
+    time, memory = facts["time"], facts["memory"]
+    found = {"step_ps": facts["step_ps"], "exposed_ps": time["exposed_communication_ps"], "computation_ps": time["computation_ps"]}
+    found |= {"peak_bytes": memory["peak_bytes"], "limit_bytes": memory["limit_bytes"]}
     return found | ({"mfu": facts["utilisation"]["mfu"]} if "mfu" in facts["utilisation"] else {})

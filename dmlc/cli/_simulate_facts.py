@@ -25,6 +25,7 @@ def facts_of(name: str, plan: str, module: Module, cluster: Cluster, report: Ste
         "plan": plan,
         "mode": module.attrs.get("dmlc.mode", "inference"),
         "devices": Mesh.of(module).devices,
+        "microbatches": module.attrs.get("dmlc.request", {}).get("microbatches", 1),
         "device": cluster.device.name,
         "different_devices": [d.name for d in cluster.devices] if len(cluster.devices) > 1 else [],
         "step_ps": report.time,

@@ -29,7 +29,7 @@ def head_lines(facts: dict[str, Any], note: str) -> list[str]:
     lines = [f"{facts['program']}: {what} on {facts['devices']} x {devices}{plan}"]
     rows = [("note", note)] if note else []
     rows += [("step", step_text(facts)), ("priced by", sources_text(facts["error"]))]
-    rows += [("throughput", text)] if (text := throughput_text(facts["throughput"])) else []
+    rows += [("throughput", text)] if (text := throughput_text(facts)) else []
     rows += [("utilisation", utilisation_text(facts["utilisation"]))]
     rows += [("bound", bound_text(facts))]
     rows += money_rows(facts["money"])
@@ -46,13 +46,12 @@ def sources_text(error: dict[str, Any]) -> str:
     return ", ".join(parts) or "nothing takes time"
 
 
-def throughput_text(found: dict[str, Any]) -> str:
-    parts = [
-        f"{count_text(found[f'{unit}_per_second'])} {unit}/s ({found[f'{unit}_per_step']:,} a step)"
-        for unit in ("samples", "tokens")
-        if f"{unit}_per_second" in found
-    ]
-    return ", ".join(parts)
+def throughput_text(facts: dict[str, Any]) -> str:
+    """Samples and tokens a second; "" where no input tells how many there are."""
+    found, count = facts["throughput"], facts["microbatches"]
+    units = [unit for unit in ("samples", "tokens") if f"{unit}_per_second" in found]
+    parts = [f"{count_text(found[f'{unit}_per_second'])} {unit}/s ({found[f'{unit}_per_step']:,} a step)" for unit in units]
+    return ", ".join(parts) + (f", in {count} microbatches" if parts and count > 1 else "")
 
 
 def utilisation_text(found: dict[str, Any]) -> str:
@@ -148,6 +147,8 @@ def what_if_lines(facts: dict[str, Any]) -> list[str]:
         ]
         if "mfu" in before and "mfu" in after:
             details.append(f"MFU {share_text(before['mfu'])} -> {share_text(after['mfu'])}")
+        if after["peak_bytes"] > after["limit_bytes"]:
+            details.append(f"does not fit: {bytes_text(after['peak_bytes'])} of {bytes_text(after['limit_bytes'])}")
         lines.append("    " + ", ".join(details))
     return lines
 

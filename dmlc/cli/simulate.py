@@ -29,7 +29,9 @@ def parser() -> Parser:
     p.add_argument("--print-cluster", metavar="NAME", help="print a cluster.yaml for --devices devices of this kind, to change and use with --cluster")
     p.add_argument("--json", metavar="FILE", help="write everything that is reported, and more digits of it")
     p.add_argument("--trace", metavar="FILE", help="write what runs when: trace.json, for Perfetto or chrome://tracing")
-    p.add_argument("--compare", metavar="PROFILE", nargs="?", const="", help="beside a profile of a run (dmlc run OUT --profile), op by op; default: OUT/profile.json")
+    p.add_argument(
+        "--compare", metavar="PROFILE", nargs="?", const="", help="beside a profile of a run (dmlc run OUT --profile), op by op; default: OUT/profile.json"
+    )
     group = p.add_argument_group("what if (each is compared with the program as it is)")
     group.add_argument("--bandwidth", action="append", default=[], metavar="[LINK=]xF", help="links F times as fast: x2, or one by name or kind, network=x2")
     group.add_argument("--latency", action="append", default=[], metavar="[LINK=]xF", help="latency of links times F, as in x0.5")
@@ -149,4 +151,5 @@ def what_if(subject: Subject, cost: CostModel, before: dict[str, Any], change: C
 
     module, changed = change.apply(subject.module, cost)
     after, _ = simulated(replace(subject, module=module), changed)
-    return {"change": change.text, "before": outcome(before), "after": outcome(after)}
+    unmeasured = " (by formulas: the measured times are of the device as it is)" if cost.measured is not None and changed.measured is None else ""
+    return {"change": change.text + unmeasured, "before": outcome(before), "after": outcome(after)}

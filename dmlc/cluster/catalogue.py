@@ -87,9 +87,9 @@ def _network(bandwidth: int, alpha: int, fabric: str = "", shared: int = 1) -> L
     return Link("network", 0, alpha * MICROSECOND, bandwidth * GIGA, fabric=fabric, shared=shared)
 
 
-def _cards(bandwidth: int, network: int, span: int = 8) -> tuple[Link, ...]:
+def _cards(bandwidth: int, network: int, span: int = 8, source: str = "three quarters of the slot's rate") -> tuple[Link, ...]:
     """PCIe cards: no links of their own, and one network adapter for all of a host."""
-    return Link("pcie", span, 6 * MICROSECOND, bandwidth * GIGA, "three quarters of the slot's rate", kind="pcie"), _network(network, 14, shared=span)
+    return Link("pcie", span, 6 * MICROSECOND, bandwidth * GIGA, source, kind="pcie"), _network(network, 14, shared=span)
 
 
 # Bandwidths are of one direction. Direct links: what a ring of 8 devices reaches (for MI300X: measured all-reduces of 8). Network: an adapter of 400 Gb/s
@@ -110,6 +110,6 @@ DEFAULT_LINKS: dict[str, tuple[Link, ...]] = {
     "l4": _cards(24, 11),
     "l40s": _cards(24, 22),
     "a10": _cards(24, 11, 4),
-    "rtx4090": _cards(12, 11),  # no access to another card's memory: everything goes through the host's
+    "rtx4090": _cards(12, 11, source="half of that: a card has no access to another's memory, all goes through the host's"),
     "cpu": (Link("loopback", 0, 60 * MICROSECOND, GIGA, "estimate", kind="memory", backend="gloo"),),
 }
