@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dmlc.ir.attributes import AttrDict, Axes, DenseResource, Sharding, SymbolRef
@@ -25,6 +26,12 @@ class AttributeParser(TypeParser):
         kind, text = self.kinds[self.at], self.texts[self.at]
         if kind == "string":
             return self.string("a string")
+        if kind == "integer":
+            self.at += 1
+            return int(text[:-6])  # without " : i64"
+        if kind == "integers":
+            self.at += 1
+            return tuple(map(int, text[11:-1].split(",")))  # without "array<i64: " and ">"
         if kind == "number":
             return self.number()
         if kind == "at":
@@ -48,15 +55,23 @@ class AttributeParser(TypeParser):
         """`{key = value, flag}`: a key alone is a unit."""
         self.expect("{", "before attributes")
         attrs: dict[str, Any] = {}
-        self.list_of(lambda: self._entry(attrs), "}", "attributes")
+        self.list_of(partial(self._entry, attrs), "}", "attributes")
         return attrs
 
     def _entry(self, attrs: dict[str, Any]) -> None:
         start = self.at
-        key = self.word("an attribute's name")
+        if self.kinds[start] == "ident":
+            key = self.texts[start]
+            self.at += 1
+        else:
+            key = self.word("an attribute's name")
         if key in attrs:
             self.fail(f"attribute '{key}' is given twice", start)
-        attrs[key] = self.attribute() if self.accept("=") else None
+        if self.texts[self.at] == "=":
+            self.at += 1
+            attrs[key] = self.attribute()
+        else:
+            attrs[key] = None
 
     def number(self) -> int | float:
         """`3`, `3 : i32`, `0.5 : f32`, `0x7F800000 : f32` (bits)."""

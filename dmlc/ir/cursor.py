@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NoReturn, TypeVar
 
 from dmlc.ir.lexer import Source, Tokens, unquote
@@ -12,6 +13,14 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100
 MAX_DIGITS = 2500
+
+
+@lru_cache(maxsize=65536)
+def _location(text: str) -> Loc:
+    """The location that a token says: `loc("file":1:2)` or `loc("name")`, without escapes."""
+    name, _, position = text[5:-1].rpartition('"')
+    line, column = map(int, position[1:].split(":")) if position else (0, 0)
+    return Loc(name, line, column)
 
 
 class Cursor:
@@ -58,16 +67,21 @@ class Cursor:
     def list_of(self, item: Callable[[], T], close: str, what: str) -> list[T]:
         """Items separated by commas up to `close`, which is consumed; the opening bracket already is."""
         items: list[T] = []
-        if self.accept(close):
+        texts = self.texts
+        if texts[self.at] == close:
+            self.at += 1
             return items
         self.depth += 1
         if self.depth > MAX_DEPTH:
             self.fail(f"{what} is nested more than {MAX_DEPTH} deep")
         while True:
             items.append(item())
-            if self.accept(","):
+            if texts[self.at] == ",":
+                self.at += 1
                 continue
-            self.expect(close, f"or ',' in {what}")
+            if texts[self.at] != close:
+                self.fail(f"expected '{close}' or ',' in {what}, found {self.shown()}")
+            self.at += 1
             self.depth -= 1
             return items
 
@@ -106,6 +120,9 @@ class Cursor:
 
     def optional_loc(self) -> Loc | None:
         """`loc("file":1:2)`, `loc("name")` or `loc(unknown)`, if present."""
+        if self.kinds[self.at] == "loc":
+            self.at += 1
+            return _location(self.texts[self.at - 1])
         if not (self.texts[self.at] == "loc" and self.texts[self.at + 1] == "("):
             return None
         self.at += 2

@@ -1,7 +1,8 @@
 """Tokens of the IR's text, and errors that show the line they stand in.
 
 The whole text becomes tokens at once, by one regular expression: a module is small, and parsing by index needs no lookahead machinery.
-A tensor type without odd spacing is a single token, so that its text can be looked up in a table of types already seen.
+What large programs are full of is a single token where its spacing is the printer's: a tensor type, so that its text can be looked up in a
+table of types already seen, an array of integers, an integer with its type, a location.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ SPLIT_MARK = re.compile(r"^// -----.*$", re.MULTILINE)
 
 _SUFFIX = r"(?:[0-9]+|[A-Za-z$._][A-Za-z0-9$._-]*)"
 
-# Order matters: the first alternative that matches wins.
+# Order matters: the first alternative that matches wins. White space and comments belong to the token behind them.
 _TOKEN = re.compile(
-    r"""(?P<skip>[ \t\r\n]+|//[^\n]*)
-    |(?P<tensor>tensor<(?:[0-9?]+x)*[A-Za-z]\w*(?:,[ ]?\#dmlc\.dims<\[[^\]\n]*\]>)?>)
-    |(?P<ident>[A-Za-z_][A-Za-z0-9_$.]*)
+    r"""(?:[ \t\r\n]+|//[^\n]*)*(?:
+     (?P<punct>->|[{}()\[\]<>:,=?*+/])
     |(?P<percent>%SUFFIX(?:\#[0-9]+)?)
+    |(?P<tensor>tensor<(?:[0-9?]+x)*[A-Za-z]\w*(?:,[ ]?\#dmlc\.dims<\[[^\]\n]*\]>)?>)
+    |(?P<integers>array<i64:[ ]-?[0-9]{1,18}(?:,[ ]-?[0-9]{1,18})*>)
+    |(?P<loc>loc\("[^"\\\n]*"(?::[0-9]{1,9}:[0-9]{1,9})?\))
+    |(?P<ident>[A-Za-z_][A-Za-z0-9_$.]*)
     |(?P<string>"(?:[^"\\\n]|\\[^\n])*")
-    |(?P<punct>->|[{}()\[\]<>:,=?*+/])
+    |(?P<integer>-?[0-9]{1,18}[ ]:[ ]i64\b)
     |(?P<number>-?(?:0x[0-9A-Fa-f]+|[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?)?))
     |(?P<hash>\#[A-Za-z_][A-Za-z0-9_$.]*)
     |(?P<bang>![A-Za-z_][A-Za-z0-9_$.]*)
     |(?P<at>@(?:[A-Za-z_][A-Za-z0-9_$.]*|"(?:[^"\\\n]|\\[^\n])*"))
     |(?P<caret>\^SUFFIX)
-    |(?P<bad>.)""".replace("SUFFIX", _SUFFIX),
+    |(?P<end>\Z)
+    |(?P<bad>.))""".replace("SUFFIX", _SUFFIX),
     re.VERBOSE | re.ASCII,
 )
 
@@ -78,15 +83,15 @@ class Tokens:
         self.kinds: list[str] = []
         self.texts: list[str] = []
         self.starts: list[int] = []
+        kinds, texts, starts = self.kinds, self.texts, self.starts
         for match in _TOKEN.finditer(source.text):
-            kind = match.lastgroup
-            if kind != "skip":
-                self.kinds.append(kind)  # type: ignore[arg-type]
-                self.texts.append(match.group())
-                self.starts.append(match.start())
-        self.kinds.append("end")
-        self.texts.append("")
-        self.starts.append(len(source.text.rstrip()))
+            group = match.lastindex
+            kinds.append(match.lastgroup)  # type: ignore[arg-type]
+            texts.append(match[group])  # type: ignore[index]
+            starts.append(match.start(group))  # type: ignore[arg-type]
+        del kinds[kinds.index("end") + 1 :]  # the expression may match nothing once more
+        del texts[len(kinds) :], starts[len(kinds) :]
+        starts[-1] = len(source.text.rstrip())
 
     def span(self, index: int) -> tuple[int, int]:
         start = self.starts[index]
