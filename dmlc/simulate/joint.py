@@ -84,7 +84,7 @@ def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int =
     binding = cap if cap < _total(problem) else 0
     ranked = sorted((i for i, peak in enumerate(peaks) if not cap or peak <= cap), key=lambda i: (Score.of(first[i]), i))
     run = _run([(i, first[i]) for i in ranked], binding, effort, moves)
-    best = run.best
+    best = run.best()
     return Result(
         best.layout.plan(best.order),
         best.makespan,
@@ -110,7 +110,7 @@ def _run(starts: list[tuple[int, Schedule]], cap: int, effort: int, moves: froze
     run.until = effort
     for _, origin, schedule in sorted(found.values(), key=lambda f: f[:2])[:POLISHED]:
         run.polish(schedule, origin)
-    run.polish(run.cut(run.fresh(run.best), run.origin), run.origin)
+    run.polish(run.cut(run.best(), run.origin), run.origin)
     for number in range(KICKS):
         schedule = run.kick(number)
         run.descend(schedule, run.origin)

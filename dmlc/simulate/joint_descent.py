@@ -20,6 +20,7 @@ SHORT = 64  # units up to which windows cover the whole schedule
 WINDOWS = 32  # windows of a longer one in one sweep
 PATTERNS = 40  # units from which on patterns are moved as a whole
 HASTY = 12  # gains of order after which a new cut is judged
+LEAST = 200_000  # a gain of less than this part of the step is none (slowed collectives round up)
 
 
 @dataclass(frozen=True, order=True)
@@ -42,7 +43,8 @@ class Descent:
         self.cap, self.until, self.moves = cap, until, moves
         self.spent = 0
         self.layouts: dict[tuple[tuple[int, int], ...], Layout] = {}
-        self.best, self.score, self.origin = self.fresh(first), Score.of(first), origin
+        self.score, self.origin = Score.of(first), origin
+        self._kept = self.layout(first.layout), tuple(first.order)
         self.trace: list[tuple[str, int, int]] = [("start", first.makespan, 0)]
 
     def fresh(self, schedule: Schedule) -> Schedule:
@@ -66,7 +68,7 @@ class Descent:
         layout = schedule.layout
         old = schedule.order[change.lo : change.hi]
         work = sum(layout.time[u] + layout.host[u] for u in change.units) - sum(layout.time[u] + layout.host[u] for u in old)
-        limit = schedule.makespan + (work < 0)
+        limit = schedule.makespan + 1 if work < 0 else _gainful(schedule)
         before = schedule.replayed
         time = schedule.trial(change, limit)
         self.spent += schedule.replayed - before
@@ -92,8 +94,20 @@ class Descent:
         score = Score.of(schedule)
         if score < self.score:
             if score.time < self.score.time:
-                self.trace.append((name, score.time, self.spent))
-            self.best, self.score, self.origin = self.fresh(schedule), score, origin
+                self._record(name, score.time)
+            self._kept, self.score, self.origin = (schedule.layout, tuple(schedule.order)), score, origin
+
+    def _record(self, name: str, time: int) -> None:
+        """One entry for gains of one kind in a row."""
+        if self.trace[-1][0] == name:
+            self.trace.pop()
+        self.trace.append((name, time, self.spent))
+
+    def best(self) -> Schedule:
+        """The best schedule so far, made anew."""
+        layout, order = self._kept
+        self.spent += len(order)
+        return Schedule(layout, order, memory=self.cap > 0)
 
     # -------------------------------------------------- descent
 
@@ -163,7 +177,7 @@ class Descent:
     def window(self, schedule: Schedule, lo: int, hi: int, origin: int) -> Window:
         """Search a window and make its best change."""
         steps = WHOLE if hi - lo == len(schedule) else STEPS
-        window = Window(schedule, lo, hi, self.moves, schedule.makespan, steps, self.cap)
+        window = Window(schedule, lo, hi, self.moves, _gainful(schedule), steps, self.cap)
         self.spent += window.run()
         if window.best is not None:
             schedule.accept(window.best)
@@ -202,12 +216,17 @@ class Descent:
     def kick(self, number: int) -> Schedule:
         """The best schedule with a few legal changes of any value made to it; equal numbers give equal kicks."""
         draw = random.Random(number)
-        schedule = self.fresh(self.best)
+        schedule = self.best()
         for _ in range(2 + number % 3):
             changes = [c for c in _any_changes(schedule, draw, self.moves) if not self.cap or schedule.peak(c) <= self.cap]
             if changes:
                 schedule.accept(changes[int(draw.random() * len(changes))])
         return schedule
+
+
+def _gainful(schedule: Schedule) -> int:
+    """The makespan that a better schedule stays below."""
+    return schedule.makespan - schedule.makespan // LEAST
 
 
 def _windows(schedule: Schedule) -> list[int]:

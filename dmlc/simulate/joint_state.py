@@ -43,10 +43,13 @@ class Schedule:
         self.order: list[int] = []
         self.states: list[tuple] = []
         self.stalls: list[int] = []
+        self.margins: list[int] = []  # how far the host was ahead at it
         self.slack: list[int] = []
+        self.after = [0]
         self.hosted = any(layout.problem.nodes[n].host for n in range(len(layout.problem.nodes)))
         self.replayed = 0  # units simulated by trials
         self.alive: list[int] = []
+        self.makespan = 0
         self._splice(Change(0, 0, tuple(order)))
 
     def __len__(self) -> int:
@@ -64,44 +67,71 @@ class Schedule:
         layout, lo = self.layout, change.lo
         for u in self.order[lo : change.hi]:
             del self.place[u]
+        same = len(change.units) == change.hi - lo
         self.order[lo : change.hi] = change.units
         for u in change.units:
             for atom in layout.members[u]:
                 self.home[atom] = u
-        for p in range(lo, len(self.order)):
+        for p in range(lo, lo + len(change.units) if same else len(self.order)):
             self.place[self.order[p]] = p
-        self._resimulate(lo)
+        self._resimulate(change)
         if self.memory and not self.alive:
             self.alive = self._alive_now()
 
-    def _resimulate(self, lo: int) -> None:
-        clocks, order, layout = Clocks(self.layout.problem.streams, self.layout.time), self.order, self.layout
+    def _resimulate(self, change: Change) -> None:
+        """States of the changed units, and of those behind them up to where they are the old ones, shifted."""
+        clocks, order, layout, lo = Clocks(self.layout.problem.streams, self.layout.time), self.order, self.layout, change.lo
         if lo:
             clocks.restore(self.states[lo])
-        margins = [0] * (len(order) - lo)
-        del self.states[lo:]
-        del self.stalls[lo:]
-        for p in range(lo, len(order)):
-            self.states.append(clocks.state())
+        top, shift = lo + len(change.units), len(change.units) - (change.hi - lo)
+        states: list[tuple] = []
+        stalls: list[int] = []
+        margins: list[int] = []
+        p = lo
+        while p < len(order) and not (p >= top and self._meets(clocks, p - shift)):
+            states.append(clocks.state())
             u, stalled = order[p], clocks.stalled
             clocks.issue(u, layout.stream[u], [self.home[a] for a in layout.waits[u]], layout.host[u])
-            margins[p - lo] = clocks.margin
-            self.stalls.append(clocks.stalled - stalled)
-        self.states.append(clocks.state())
-        self.makespan = clocks.finish()
-        self.after = [0] * (len(order) + 1)
-        for p in reversed(range(len(order))):
-            u = order[p]
-            self.after[p] = self.after[p + 1] + (layout.time[u] if layout.stream[u] == COMPUTE else 0)
-        if self.hosted:
-            self._find_slack(lo, margins)
+            margins.append(clocks.margin)
+            stalls.append(clocks.stalled - stalled)
+            p += 1
+        self._join(clocks, lo, p - shift, states, stalls, margins)
+        self._sum_up(change)
 
-    def _find_slack(self, lo: int, margins: list[int]) -> None:
-        """slack[p] = least margin from p on."""
-        self.margins = [*(self.margins[:lo] if lo else []), *margins]
-        self.slack = [NEVER] * (len(self.order) + 1)
-        for p in reversed(range(len(self.order))):
-            self.slack[p] = min(self.slack[p + 1], self.margins[p])
+    def _meets(self, clocks: Clocks, old: int) -> bool:
+        """Whether the state before old position `old` has come back, shifted."""
+        now, host, queues, left = self.states[old]
+        return clocks.queues == queues and clocks.left == left and (not self.hosted or self._same_host(old, clocks.now - clocks.host - now + host))
+
+    def _join(self, clocks: Clocks, lo: int, old: int, states: list[tuple], stalls: list[int], margins: list[int]) -> None:
+        """New states from `lo` on, and behind them the old ones from `old` on, shifted to what the clocks say now; there may be none."""
+        if old < len(self.states) - 1:
+            now, ahead = clocks.now - self.states[old][0], clocks.host - self.states[old][1]
+            states += [(n + now, h + ahead, q, rest) for n, h, q, rest in self.states[old:]]
+            margins += [m + now - ahead for m in self.margins[old:]]
+            self.makespan += now
+        else:
+            states.append(clocks.state())
+            self.makespan = clocks.finish()
+        self.states[lo:] = states
+        self.margins[lo:] = margins
+        self.stalls[lo:] = stalls + self.stalls[old:]
+
+    def _sum_up(self, change: Change) -> None:
+        """Suffix sums of computation, suffix minima of the host's margins."""
+        order, layout = self.order, self.layout
+        top = change.lo + len(change.units)
+        after = self.after[change.hi :]
+        front: list[int] = []
+        total = after[0]
+        for u in reversed(order[:top]):
+            total += layout.time[u] if layout.stream[u] == COMPUTE else 0
+            front.append(total)
+        self.after = front[::-1] + after
+        if self.hosted:
+            self.slack = [NEVER] * (len(order) + 1)
+            for p in reversed(range(len(order))):
+                self.slack[p] = min(self.slack[p + 1], self.margins[p])
 
     # -------------------------------------------------- trials
 
@@ -125,8 +155,8 @@ class Schedule:
         order, states, after, home, layout = self.order, self.states, self.after, self.home, self.layout
         stream, waits, host = layout.stream, layout.waits, layout.host
         for p in range(start, len(order)):
-            now, ahead, queues, left = states[p]
-            if clocks.queues == queues and clocks.left == left and (not self.hosted or self._same_host(p, clocks.now - clocks.host - now + ahead)):
+            now, _, queues, left = states[p]
+            if clocks.queues == queues and clocks.left == left and self._meets(clocks, p):
                 self.replayed += p - start
                 return self.makespan + clocks.now - now
             if clocks.now + after[p] >= limit:
