@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dmlc.ir import registry
 from dmlc.ir.core import Op, Value
-from dmlc.ir.types import FutureType, TensorType, Type
+from dmlc.ir.types import BYTES, FutureType, TensorType, Type
 from dmlc.ops.base import flops_of, index_of, rule_of
 
 CONTRACTION, CONVOLUTION, ATTENTION = "contraction", "convolution", "attention"
@@ -46,8 +46,7 @@ def type_bytes(type_: Type) -> int:
         return sum(map(type_bytes, type_.types))
     if not isinstance(type_, TensorType):
         return 0
-    known = type_.with_shape(tuple(n if isinstance(n, int) else 1 for n in type_.shape))
-    return known.bytes
+    return math.prod([n if isinstance(n, int) else 1 for n in type_.shape]) * BYTES[type_.dtype]
 
 
 def bytes_of(values: Iterable[Value]) -> int:

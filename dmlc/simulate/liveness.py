@@ -43,6 +43,8 @@ class LiveRange:
 def outside_values(op: Op) -> list[Value]:
     """Operands, and values from outside that the op's regions read, each once."""
     seen = dict.fromkeys(op.operands)
+    if not op.regions:
+        return list(seen)
     inside = [o for region in op.regions for block in region.blocks for o in block]
     if inside:
         nested = [o for top in inside for o in top.walk()]
@@ -75,13 +77,22 @@ def storages(nodes: Sequence[Sequence[Op]], arguments: Sequence[Value] = (), kep
     position = {op: i for i, node in enumerate(nodes) for op in node}
     maker: dict[Value, int] = dict.fromkeys(arguments, -1)
     readers: dict[Value, dict[int, None]] = {}
+    roots: dict[Value, Value] = {}  # of what is read, each looked for once
+
+    def root(value: Value) -> Value:
+        found = roots.get(value)
+        if found is None:
+            found = roots[value] = root_of(value)
+        return found
+
     for op in ops:
+        here = position[op]
         for value in read_values(op):
-            readers.setdefault(root_of(value), {})[position[op]] = None
-        for result in op.results:
-            if root_of(result) is result:
-                maker[result] = position[op]
-    leaving = {root_of(v) for v in kept}
+            readers.setdefault(root(value), {})[here] = None
+        for i, result in enumerate(op.results):
+            if i or view_operand(op) is None:
+                maker[result] = here
+    leaving = {root(v) for v in kept}
     found = []
     for value, made in maker.items():
         users = tuple(sorted(u for u in readers.get(value, ()) if u != made))
@@ -139,8 +150,8 @@ class BlockLiveness:
         return peak_bytes(self.ranges, self.scratch)
 
 
-def block_liveness(block: Block, with_arguments: bool = True) -> BlockLiveness:
-    """Liveness of a block in its present order. Arguments live throughout when counted."""
+def block_liveness(block: Block, with_arguments: bool = True, inside: bool = True) -> BlockLiveness:
+    """Liveness of a block in its present order. Arguments live throughout when counted. Without `inside`, what loops need is left out of `scratch`."""
     ops = [op for op in block if op.name not in TERMINATORS]
     waits = {op.operands[0]: i for i, op in enumerate(ops) if op.name == "comm.wait"}
     # a wait belongs to its start: what it delivers has been there since
@@ -159,7 +170,7 @@ def block_liveness(block: Block, with_arguments: bool = True) -> BlockLiveness:
     ranges = live_ranges(buffers, list(range(len(ops))), release, max(len(ops) - 1, 0))
     made = {r.storage.value: r.begin for r in ranges}
     ranges = [replace(r, end=max(r.end, made.get(replaced[v], r.end))) if (v := r.storage.value) in replaced else r for r in ranges]
-    return BlockLiveness(tuple(ops), tuple(ranges), tuple(region_bytes(op) for op in ops))
+    return BlockLiveness(tuple(ops), tuple(ranges), tuple(region_bytes(op) for op in ops) if inside else (0,) * len(ops))
 
 
 def replaced_arguments(block: Block) -> dict[Value, Value]:

@@ -56,7 +56,7 @@ class _Walk:
 
     def block(self, block: Block, around: Held) -> None:
         """Marks of a block that runs while `around` is alive outside of it."""
-        liveness = block_liveness(block)
+        liveness = block_liveness(block, inside=False)
         changes = self._changes(liveness)
         held = around
         for op, change in zip(liveness.ops, changes):

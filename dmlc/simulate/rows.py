@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dmlc.cost.model import view_operand
+from functools import lru_cache
+
 from dmlc.ir import registry
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Op
-from dmlc.ops.comm import base_name
 
 COMPUTE_ROW = "compute"
 
@@ -18,7 +18,7 @@ def axes_of(op: Op) -> tuple[str, ...]:
 
 def is_traffic(op: Op) -> bool:
     """Whether the op moves data between ranks: a collective, its start, a message; not a wait."""
-    return op.dialect == "comm" and base_name(op) not in ("comm.wait", "comm.axis_index")
+    return op.name.startswith("comm.") and op.name not in ("comm.wait", "comm.axis_index")
 
 
 def stream_row(axes: tuple[str, ...]) -> str:
@@ -46,5 +46,11 @@ def is_shown(op: Op) -> bool:
         return True
     if op.name in TERMINATORS or (op.regions and op.name != "kernel.fused"):
         return False
-    definition = registry.lookup(op.name)
-    return op.name == "kernel.fused" or (view_operand(op) is None and (definition is None or definition.cost != "free"))
+    return op.name == "kernel.fused" or not _is_free(op.name)
+
+
+@lru_cache(maxsize=1024)
+def _is_free(name: str) -> bool:
+    """Whether ops of a kind are views or only name values."""
+    definition = registry.lookup(name)
+    return definition is not None and (definition.view is not None or definition.cost == "free")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from dmlc.cost import Cost
 from dmlc.ir.sharding import Mesh
 from dmlc.simulate.events import Engine
 from dmlc.simulate.events_classes import RankClass
@@ -114,9 +113,9 @@ class Run:
                 found[item.kind] = found.get(item.kind, 0) + self.lane.busy(i)
         return {**{kind: busy for kind, busy in found.items() if busy}, **({"host": self.lane.starved} if self.lane.starved else {})}
 
-    def costs(self) -> Iterator[tuple[Item, Cost]]:
-        """Each item with the price of all its runs, one by one and at full speed."""
-        return ((item, item.cost.times(self.lane.runs(i))) for i, item in enumerate(self.items) if item.kind != "wait")
+    def counted(self) -> Iterator[tuple[Item, int]]:
+        """Each item but waits, and how often it runs."""
+        return ((item, self.lane.runs(i)) for i, item in enumerate(self.items) if item.kind != "wait")
 
     def loads(self) -> tuple[int, int]:
         """Picoseconds at full speed of all computation, and of the busiest link's traffic."""

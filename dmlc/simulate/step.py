@@ -131,10 +131,9 @@ def _regions_of(classes: Classes, ranks: RankClass) -> Callable[[Op], Sequence[B
 def _report(main: Function, run: Run) -> StepReport:
     lane = run.lane
     streams = AttrDict((",".join(s.axes), lane.moved(i)) for i, s in enumerate(lane.program.streams))
-    costs = list(run.costs())
     by_source: dict[str, int] = {}
-    for _, cost in costs:
-        by_source[cost.source] = by_source.get(cost.source, 0) + cost.time
+    for item, count in run.counted():
+        by_source[item.cost.source] = by_source.get(item.cost.source, 0) + item.cost.time * count
     return StepReport(
         time=run.end,
         computation=run.computation,
@@ -146,7 +145,7 @@ def _report(main: Function, run: Run) -> StepReport:
         streams=streams,
         host=lane.issuing,
         starved=lane.starved,
-        flops=sum(cost.flops for _, cost in costs),
+        flops=sum(item.cost.flops * count for item, count in run.counted()),
         by_kind=AttrDict(run.by_kind),
         sources=AttrDict({s: time for s, time in by_source.items() if time}),
         defaults=AttrDict(_defaults(run)),
@@ -160,16 +159,16 @@ def _report(main: Function, run: Run) -> StepReport:
 
 def _traffic(run: Run) -> dict[str, Traffic]:
     found: dict[str, Traffic] = {}
-    for i, item in enumerate(run.items):
-        if item.moves and (count := run.lane.runs(i)):
+    for item, count in run.counted():
+        if item.moves and count:
             found[item.kind] = found.get(item.kind, Traffic()) + Traffic(count, item.cost.bytes * count, item.cost.time * count)
     return found
 
 
 def _defaults(run: Run) -> dict[str, int]:
     found: dict[str, int] = {}
-    for i, item in enumerate(run.items):
-        if item.cost.source == "default" and (count := run.lane.runs(i)):
+    for item, count in run.counted():
+        if item.cost.source == "default" and count:
             found[item.op.name] = found.get(item.op.name, 0) + count
     return found
 
