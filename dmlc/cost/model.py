@@ -14,6 +14,7 @@ from dmlc.cost.collectives import KINDS, Collectives, sent_bytes
 from dmlc.cost.cost import Cost
 from dmlc.cost.measured import Measurements
 from dmlc.cost.roofline_cpu import Processor
+from dmlc.cost.samples import corrected, like
 from dmlc.cost.work import bytes_of, type_bytes
 from dmlc.ir import registry
 from dmlc.ir.core import Module, Op, Value
@@ -88,7 +89,17 @@ class CostModel:
         if self.processor is not None:
             time, measured = self.processor.time(inner[0], moved)
             return Cost(time, moved, flops, "measured" if measured else source)
-        return Cost(roofline.kernel(self.cluster.device, inner, moved), moved, flops, source)
+        time = roofline.kernel(self.cluster.device, inner, moved)
+        found = self._sampled(inner[0], moved, time) if self.measured is not None and len(inner) == 1 else None
+        return Cost(time, moved, flops, source) if found is None else Cost(found, moved, flops, "measured")
+
+    def _sampled(self, op: Op, moved: int, time: int) -> int | None:
+        """The model's time of an op on a gpu, corrected by the samples that are like it; None without any."""
+        assert self.measured is not None
+        dtype, measured, device = (op.results[0].dtype if op.results else "f32"), self.measured, self.cluster.device
+        kind, features = like(op, work.kind_of(op), moved, lambda name: bool(measured.samples(name, dtype)))
+        samples = measured.samples(kind, dtype)
+        return corrected(time, features, tuple((f, t, roofline.sampled(device, kind, f, dtype)) for f, t in samples)) if samples else None
 
     def _single(self, op: Op) -> Cost:
         """One op of a fused region on a processor."""

@@ -14,6 +14,8 @@ from functools import lru_cache
 from dmlc.cluster import Device
 from dmlc.cost import work
 from dmlc.cost.cost import PICO
+from dmlc.cost.measured import Features
+from dmlc.cost.samples import REDUCTIONS, product_like
 from dmlc.cost.work import Product
 from dmlc.ir.core import Op
 
@@ -113,3 +115,19 @@ def kernel(device: Device, ops: Sequence[Op], moved: int) -> int:
     kinds = {work.kind_of(o) for o in ops if not work.is_view(o)}
     slowest = min(kinds, key=lambda kind: STREAMED.get(kind or "", USUAL_STREAMED), default=work.POINTWISE)
     return max(computing, memory(device, slowest, moved)) + overhead(device)
+
+
+def sampled(device: Device, kind: str, features: Features, dtype: str) -> int:
+    """Picoseconds that the model says for a sample."""
+    rate, item = best_rate(device, dtype), {"f64": 8, "f16": 2, "bf16": 2}.get(dtype, 4)
+    if kind == "matmul" or kind.startswith("conv"):
+        shape = product_like(kind, features)
+        moved = item * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+        share, streamed = (100, work.CONTRACTION) if kind == "matmul" else (CONVOLVED, work.CONVOLUTION)
+        return max(product(shape, rate * share // 100, device.units), memory(device, streamed, moved)) + overhead(device)
+    if kind.startswith("attention"):
+        heads, t, s, d = features
+        work_done = 2 * heads * t * s * d * (2 if kind == "attention" else 5)
+        return -(-work_done * PICO * 100 // (rate * ATTENDED.get(f"dmlc.{kind}", 50))) + overhead(device)
+    known = {"copy": work.MOVEMENT, "indexed": work.INDEXED}.get(kind, work.REDUCTION if kind in REDUCTIONS else work.POINTWISE)
+    return memory(device, known, features[0]) + overhead(device)

@@ -8,13 +8,12 @@ torch 2.13 on one core (AVX2, EPYC): they hold relative to the device's peak, ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from dmlc.cluster import Device
 from dmlc.cost import work
-from dmlc.cost.cost import PICO, transfer
-from dmlc.cost.curve import Curve
+from dmlc.cost.cost import transfer
 from dmlc.cost.measured import Features, Measurements
+from dmlc.cost.samples import REDUCTIONS, corrected, like, product_like
 from dmlc.cost.work import Product
 from dmlc.ir.core import Op
 
@@ -26,7 +25,8 @@ USUAL_DISPATCH = 100
 DISPATCHES = {  # of ops that are other than one call
     "dmlc.contract": 500, "dmlc.attention_grad": 2500, "dmlc.attention_mask_grad": 2500, "dmlc.adam_update": 500, "dmlc.batch_norm_train": 1200,
     "dmlc.batch_norm_grad": 2000, "dmlc.cross_entropy": 1200, "dmlc.cross_entropy_grad": 1000, "dmlc.dropout": 12_000, "dmlc.dropout_mask": 12_000,
-    "dmlc.random_uniform": 12_000, "dmlc.random_normal": 20_000, "dmlc.philox": 12_000, "dmlc.mask_pad": 250, "dmlc.index_add": 300, "dmlc.window": 600,
+    "dmlc.random_uniform": 12_000, "dmlc.random_normal": 20_000, "dmlc.philox": 12_000, "dmlc.mask_pad": 100, "dmlc.index_add": 300, "dmlc.window": 600,
+    "dmlc.shard_slice": 500, "dmlc.max_pool_grad": 600,
 }  # fmt: skip
 NOTHING = frozenset({"dmlc.barrier", "dmlc.gradient", "dmlc.reshard", "func.return", "dmlc.yield", "kernel.yield"})  # not in the program, or no call
 # Operations at the float32 peak that an element of the largest tensor is worth beside being read and written.
@@ -35,14 +35,15 @@ ELEMENT = {
     "softplus": 160, "mish": 200, "elu": 80, "sin": 80, "cos": 80, "tan": 120, "asin": 120, "acos": 120, "atan": 120, "sinh": 120, "cosh": 120, "sqrt": 30, "rsqrt": 16, "div": 8,
     "pow": 260, "select": 20, "softmax": 60, "log_softmax": 60, "logsumexp": 60, "layer_norm": 30, "rms_norm": 30, "group_norm": 30, "batch_norm": 10, "batch_norm_train": 20,
     "batch_norm_grad": 30, "cross_entropy": 70, "cross_entropy_grad": 70, "adam_update": 40, "dropout": 2500, "dropout_mask": 2500, "random_uniform": 2500, "random_normal": 3000,
-    "philox": 2500, "argmax": 40, "argmin": 40, "cumsum": 30, "cumprod": 30, "sort": 2000, "topk": 1000, "max_pool": 30, "max_pool_grad": 40, "avg_pool": 20,
-    "avg_pool_grad": 20, "relayout": 20, "copy": 20, "index_add": 40, "scatter": 20, "index_put": 20,
+    "philox": 2500, "argmax": 40, "argmin": 40, "cumsum": 30, "cumprod": 30, "sort": 2000, "topk": 1000, "max_pool": 250, "max_pool_grad": 400, "avg_pool": 60,
+    "avg_pool_grad": 60, "relayout": 20, "copy": 20, "index_add": 8, "scatter": 20, "index_put": 20,
 }  # fmt: skip
 # Passes over memory that what an op's definition calls makes of its operands and results.
 PASSES = {"batch_norm_train": 5, "batch_norm_grad": 6, "cross_entropy": 3, "cross_entropy_grad": 3, "dropout": 30, "dropout_mask": 60, "random_uniform": 60, "random_normal": 60}
 CACHE = 16 << 20  # bytes of cache where the device's is not known
-CACHE_SPEED = 5  # times the memory's bandwidth
+CACHE_SPEED = 3  # times the memory's bandwidth: in a program most operands have left the cache nearest the core
 REACHED = {work.CONTRACTION: 95, work.CONVOLUTION: 60, work.ATTENTION: 60}  # percent of the peak, large shapes
+BACKWARD = {"dmlc.attention_grad": 45, "dmlc.attention_mask_grad": 45, "dmlc.conv_weight_grad": 70}  # percent of that: the forward pass is run again, rows are gathered
 HALF_RATE = (6, 6, 12)  # of m, n and k: at this size half of the rate
 
 
@@ -59,7 +60,6 @@ class Processor:
 
     def time(self, op: Op, moved: int) -> tuple[int, bool]:
         """Picoseconds of the op and whether samples that were measured are in it."""
-        name = op.name.partition(".")[2]
         if op.name in NOTHING:
             return 0, False
         kind = work.VIEW if work.is_view(op) else work.kind_of(op)
@@ -67,7 +67,7 @@ class Processor:
         if kind == work.VIEW:
             return self.dispatch(op.name, kind), False
         plain = self.modelled(op.name, kind, op, moved)
-        sampled, features = self._like(op, name, kind, moved)
+        sampled, features = like(op, kind, moved, lambda named: bool(self._samples(named, dtype)))
         samples = self._samples(sampled, dtype)
         if not samples:
             return plain, False
@@ -88,7 +88,9 @@ class Processor:
             busy = transfer(2 * macs * 100, self.device.rate(dtype) * REACHED[work.ATTENTION])
         else:
             busy = transfer(work.elements_of(op) * ELEMENT.get(short, 0), self.device.rate("f32"))
-        return self.dispatch(name, kind) + max(busy, self.memory(moved * PASSES.get(short, 1)))
+        busy = busy * 100 // BACKWARD.get(name, 100)
+        calls = max(1, len(op.operands) - 1) if name == "dmlc.add_n" else 1
+        return self.dispatch(name, kind) * calls + max(busy, self.memory(moved * PASSES.get(short, 1)))
 
     def memory(self, moved: int) -> int:
         """Picoseconds of reading and writing: what fits the cache at its speed, the rest at memory's."""
@@ -109,88 +111,30 @@ class Processor:
     def _samples(self, kind: str, dtype: str) -> Sequence[tuple[Features, int]]:
         return self.measured.samples(kind, dtype) if self.measured is not None else ()
 
-    def _like(self, op: Op, name: str, kind: str | None, moved: int) -> tuple[str, Features]:
-        """The kind of sample that an op is like, and its features."""
-        if kind == work.CONTRACTION:
-            p = work.product_of(op)
-            return "matmul", (p.batch, p.m, p.n, p.k)
-        if kind == work.CONVOLUTION:
-            return name, convolution_features(op)
-        if kind == work.ATTENTION:
-            first = 0 if name == "attention" else 1
-            (b, h, t, d), s = op.operands[first].shape, op.operands[first + 1].shape[2]
-            return name, (b * h, t, s, d)
-        dtype = op.results[0].dtype if op.results else "f32"
-        named = name if self._samples(name, dtype) else {work.REDUCTION: "reduction", work.MOVEMENT: "copy", work.INDEXED: "indexed"}.get(kind or "", "pointwise")
-        return named, (moved,)
-
     def _sample_model(self, kind: str, features: Features, dtype: str) -> int:
         """What the tables above say of a sample."""
         return _sample_model(self, kind, features, dtype)
-
-
-def convolution_features(op: Op) -> Features:
-    """Images, input and output channels a group, groups, cells of the kernel, windows of an image."""
-    groups = op.attrs.get("groups", 1)
-    weight = op.results[0].shape if op.name == "dmlc.conv_weight_grad" else op.operands[1].shape
-    images, cells = op.operands[0].shape[0], 1
-    for n in weight[2:]:
-        cells *= n
-    each = max(images * groups * weight[1] * max(weight[0] // groups, 1) * cells, 1)
-    return images, weight[1], weight[0] // groups, groups, cells, max(work.multiply_adds(op) // each, 1)
 
 
 def _sample_model(processor: Processor, kind: str, features: Features, dtype: str) -> int:
     item = {"f64": 8, "f16": 2, "bf16": 2}.get(dtype, 4)
     name = f"dmlc.{kind}"
     if kind == "matmul":
-        shape = Product(*features)
+        shape = product_like(kind, features)
         moved = item * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
         return processor.dispatch(name, work.CONTRACTION) + max(processor.product(shape, work.CONTRACTION, dtype), processor.memory(moved))
     if kind.startswith("conv"):
         images, c, o, groups, cells, windows = features
-        shape = {"conv_weight_grad": Product(groups, o, c * cells, images * windows), "conv_input_grad": Product(groups, images * windows, c, o * cells)}.get(
-            kind, Product(groups, images * windows, o, c * cells)
-        )
+        shape = product_like(kind, features)
         moved = item * groups * (images * windows * (o + c) + o * c * cells)
-        return processor.dispatch(name, work.CONVOLUTION) + max(processor.product(shape, work.CONVOLUTION, dtype), processor.memory(moved))
+        busy = processor.product(shape, work.CONVOLUTION, dtype) * 100 // BACKWARD.get(name, 100)
+        return processor.dispatch(name, work.CONVOLUTION) + max(busy, processor.memory(moved))
     if kind.startswith("attention"):
         heads, t, s, d = features
         products = 2 if kind == "attention" else 5
-        busy = transfer(2 * heads * t * s * d * products * 100, processor.device.rate(dtype) * REACHED[work.ATTENTION])
+        busy = transfer(2 * heads * t * s * d * products * 100, processor.device.rate(dtype) * REACHED[work.ATTENTION]) * 100 // BACKWARD.get(name, 100)
         return processor.dispatch(name, work.ATTENTION) + max(busy, processor.memory(item * heads * d * 2 * (t + s)))
-    known = {"pointwise": work.POINTWISE, "copy": work.MOVEMENT, "indexed": work.INDEXED}.get(kind) or _class_of(kind)
+    known = {"pointwise": work.POINTWISE, "copy": work.MOVEMENT, "indexed": work.INDEXED}.get(kind, work.REDUCTION if kind in REDUCTIONS else work.POINTWISE)
     (moved,) = features
     busy = transfer(moved // (2 * item) * ELEMENT.get(kind, 0), processor.device.rate("f32"))
     return processor.dispatch(name, known) + max(busy, processor.memory(moved * PASSES.get(kind, 1)))
-
-
-def _class_of(kind: str) -> str:
-    return work.REDUCTION if kind in ("reduction", "softmax", "log_softmax", "layer_norm", "rms_norm", "batch_norm") else work.POINTWISE
-
-
-@lru_cache(maxsize=1 << 16)
-def corrected(plain: int, features: Features, samples: tuple[tuple[Features, int, int], ...]) -> int:
-    """`plain` times measured / modelled of the samples around, each with the weight 1 / distance^2 (in octaves of the features): of one feature
-    the two neighbours, of several the four nearest."""
-    weights = []
-    for at, time, modelled in samples:
-        distance = sum((octaves(a) - octaves(b)) ** 2 for a, b in zip(at, features))
-        weights.append((distance, time, max(modelled, 1)))
-    weights.sort(key=lambda w: w[0])
-    if weights[0][0] == 0:
-        return plain * weights[0][1] // weights[0][2]
-    nearest = weights[: 4 if len(features) > 1 else 2]
-    total = sum(PICO // d for d, _, _ in nearest)
-    return sum(PICO // d * (plain * time // modelled) for d, time, modelled in nearest) // max(total, 1)
-
-
-@lru_cache(maxsize=1 << 14)
-def octaves(size: int) -> int:
-    """16 log2(size), rounded down, without floating point."""
-    return (max(size, 1) ** 16).bit_length()
-
-
-def curve_of(samples: Sequence[tuple[Features, int]]) -> Curve:
-    """A curve over samples with one feature."""
-    return Curve((f[0], time) for f, time in samples)
