@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +24,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dmlc.pipelines import ABLATION, TRAINING, deciding
 from dmlc.tools import bench_training as training
 from dmlc.tools.folders import Folder, cluster_of, compile_folder, training_step
-from dmlc.tools.virtual_cluster import why_not
+from dmlc.tools.virtual_cluster import VirtualCluster, why_not
 
 HOSTS = training.HOSTS
 IMAGES = {"small": ((1, 1), 8, 32, 4, 10), "full": ((2, 2, 2, 2), 64, 64, 16, 1000)}  # blocks a stage, width, image, batch of all hosts, labels
@@ -75,7 +77,6 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 def compile_line(model: str, line: str, gigabits: float, out: Path, **options: Any) -> dict[str, Any]:
     """One line's folder; its predicted picoseconds a step, and what the compiler took."""
     from dmlc.cost import CostModel
-    from dmlc.pipelines import ABLATION, TRAINING, deciding
     from dmlc.simulate.step import simulate_step
 
     begin = time.perf_counter()
@@ -89,20 +90,31 @@ def compile_line(model: str, line: str, gigabits: float, out: Path, **options: A
 
 
 def run_model(model: str, gigabits: float, options: argparse.Namespace) -> dict[str, Any]:
-    """Compile all lines, measure them, and set both beside each other."""
-    from dmlc.pipelines import ABLATION
-
+    """Compile the lines, measure them, and set both beside each other."""
     with tempfile.TemporaryDirectory() as scratch:
-        prices = profiled(gigabits, Path(scratch), options.seconds) if options.measured else {}
-        folders = {line: str(Path(scratch) / f"line{i}") for i, line in enumerate(ABLATION)}
+        prices = profiled(model, gigabits, Path(scratch), options) if options.measured else {}
+        folders = {line: str(Path(scratch) / f"line{i}") for i, line in enumerate(ABLATION) if line in options.lines}
         lines = {line: compile_line(model, line, gigabits, Path(folder), **prices) for line, folder in folders.items()}
         settings = {"model": model, "pairs": options.pairs, "steps": options.steps, "buckets": options.buckets, "folders": folders}
         return {"lines": lines, **training.run_at(gigabits, settings, options.seconds, "dmlc.tools.bench_joint")}
 
 
-def profiled(gigabits: float, scratch: Path, seconds: float) -> dict[str, Any]:
-    """Options of a compiler run that has the prices of these hosts and this link."""
-    raise NotImplementedError
+def profiled(model: str, gigabits: float, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Options of a compiler run that has the prices of these hosts, of this link, and of the ops of the program without any decision."""
+    from dmlc.cost.database import show
+
+    times, folder, quick = scratch / "times.db", scratch / "priced", ["--quick"] if options.size == "small" else []
+    cores = sorted(os.sched_getaffinity(0))
+    with VirtualCluster(HOSTS, gigabits, [{cores[i % len(cores)]} for i in range(HOSTS)]) as cluster:
+        link = cluster_of(HOSTS, gigabits).links[-1].name
+        ranks = cluster.torchrun(["-m", "dmlc.measure.ranks", "-o", str(times), "--link", link, "--threads", "1", *quick])
+        if any(cluster.wait(ranks, options.seconds)):
+            raise RuntimeError("the hosts that time collectives failed")
+    compile_line(model, "none", gigabits, folder)
+    for what in (["--ranks", "1"], [str(folder)]):
+        command = ["taskset", "-c", str(cores[0]), sys.executable, "-m", "dmlc", "profile", *what, "--threads", "1", "--device", "cpu", "-o", str(times), *quick]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return {"measured": show(times)}
 
 
 # ---------------------------------------------------------------- what it says
@@ -155,6 +167,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.work:
         return training.work(json.loads(options.work), measure)
+    if "joint" not in options.lines:
+        print("joint must be among the lines: it is what is compared with DDP", file=sys.stderr)
+        return 2
     reason = why_not()
     if reason is not None:
         print(f"no two hosts to measure on: {reason}", file=sys.stderr)
@@ -173,6 +188,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--lines", nargs="+", choices=ABLATION, default=list(ABLATION), help="lines of the table; joint has to be among them")
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0], metavar="GBIT", help="link speeds in Gbit/s")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how often the sides take turns")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")

@@ -11,6 +11,7 @@ each side's step without communication, and the bound max(computation, bytes / b
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import platform
@@ -62,7 +63,9 @@ def ddp_step(bucket_mb: int | None, build: Callable[[], Any] = whole) -> Callabl
     module.train()
     optimizer = torch.optim.AdamW(module.parameters(), RATE, weight_decay=DECAY, fused=True)
     if bucket_mb is not None:
-        module = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, broadcast_buffers=False)
+        ddp = torch.nn.parallel.DistributedDataParallel
+        left_alone = "forward_sync_buffers" if "forward_sync_buffers" in inspect.signature(ddp).parameters else "broadcast_buffers"
+        module = ddp(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, **{left_alone: False})
 
     def step() -> float:
         optimizer.zero_grad()
