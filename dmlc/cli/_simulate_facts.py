@@ -129,7 +129,7 @@ def memory_of(cluster: Cluster, report: StepReport) -> dict[str, Any]:
 
 def costliest(report: StepReport) -> list[dict[str, Any]]:
     """The ops that take most time in a step, all their runs together, at full speed and one by one."""
-    rows = [(item, cost) for item, cost in report.run.costs() if cost.time]
+    rows = [(item, item.cost.times(count)) for item, count in report.run.counted() if item.cost.time and count]
     rows.sort(key=lambda row: -row[1].time)
     return [
         {
