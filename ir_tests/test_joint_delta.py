@@ -8,7 +8,7 @@ import pytest
 
 from dmlc.simulate.clocks import Streams
 from dmlc.simulate.engine import replay
-from dmlc.simulate.joint import Buffer, Chunks, Node, Plan, Problem, Stream, events_of, numbered, time_of
+from dmlc.simulate.joint import ALL, Buffer, Chunks, Node, Plan, Problem, Stream, events_of, numbered, time_of
 from dmlc.simulate.joint_layers import layer_moves
 from dmlc.simulate.joint_moves import merges, pulled, pushed, splits, transfers
 from dmlc.simulate.joint_state import NEVER, Change, Schedule
@@ -64,7 +64,7 @@ def random_change(schedule: Schedule, draw: random.Random) -> Change | None:
         source = draw.randrange(len(schedule))
         return pushed(schedule, source, draw.randint(source, len(schedule) - 1))
     if kind == 2 and draw.random() < 0.1:
-        found = [c for _, c in layer_moves(schedule)]
+        found = [c for _, c in layer_moves(schedule, ALL)]
     else:
         found = [c for move in (merges, splits, transfers) for c in move(schedule, atom)]
     return draw.choice(found) if found else None

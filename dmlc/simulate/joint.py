@@ -15,7 +15,7 @@ from dmlc.simulate.joint_descent import ALL, Descent, Score
 from dmlc.simulate.joint_layout import Layout
 from dmlc.simulate.joint_problem import COMPUTE, CUT, JOIN, Buffer, Chunks, Node, Plan, Problem, Stream, Unit
 from dmlc.simulate.joint_state import Schedule
-from dmlc.simulate.ordering import list_orders
+from dmlc.simulate.listing import list_orders
 from dmlc.simulate.units import Units
 
 __all__ = [

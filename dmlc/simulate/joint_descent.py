@@ -124,10 +124,10 @@ class Descent:
         improved, again = False, True
         while again and not self.exhausted:
             again = False
-            for name, change in layer_moves(schedule):
+            for name, change in layer_moves(schedule, self.moves):
                 if self.exhausted:
                     break
-                if name in self.moves and self.try_change(schedule, change):
+                if self.try_change(schedule, change):
                     self.note(schedule, name, origin)
                     improved = again = True
                     break

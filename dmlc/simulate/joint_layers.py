@@ -17,12 +17,15 @@ FEWEST = 2  # instances that make a pattern
 STALLS = 12
 
 
-def layer_moves(schedule: Schedule) -> Iterator[tuple[str, Change]]:
-    """(kind of move, change of all instances at once)."""
-    yield from (("fusion", c) for c in _merges(schedule, _partner_pairs(schedule)))
-    yield from (("buckets", c) for c in _merges(schedule, _collective_pairs(schedule)))
-    yield from _splits(schedule)
-    yield from (("order", c) for c in _shifts(schedule))
+def layer_moves(schedule: Schedule, moves: frozenset[str]) -> Iterator[tuple[str, Change]]:
+    """(kind of move, change of all instances at once) for the kinds in `moves`."""
+    if "fusion" in moves:
+        yield from (("fusion", c) for c in _merges(schedule, _partner_pairs(schedule)))
+    if "buckets" in moves:
+        yield from (("buckets", c) for c in _merges(schedule, _collective_pairs(schedule)))
+    yield from ((name, c) for name, c in _splits(schedule) if name in moves)
+    if "order" in moves:
+        yield from (("order", c) for c in _shifts(schedule))
 
 
 # ---------------------------------------------------------------- sets

@@ -21,8 +21,13 @@ def list_order(units: Units, by_path: bool = True, eager: bool = True) -> Order:
     return _ListScheduler(units, rank, eager).run()
 
 
+def list_orders(units: Units) -> list[Order]:
+    """The list schedules by every rule, the one nearest to the program first."""
+    return [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
+
+
 class _ListScheduler:
-    """Clocks as in `engine.replay`; ready units lie in one of three places: `later` (what they need is in flight), `now`
+    """Clocks of a rank that nothing slows down; ready units lie in one of three places: `later` (what they need is in flight), `now`
     (computations), `starts` (collectives, a heap a stream)."""
 
     def __init__(self, units: Units, rank: list[int], eager: bool):

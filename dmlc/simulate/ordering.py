@@ -1,15 +1,21 @@
 """Finding an order of units: the best of a few list schedules, exact search for small graphs, local search, late starts.
 
-Nothing here is random and every limit counts evaluations, not seconds, so that the same graph gives the same order everywhere.
+The local search is the joint one with moves of order only (`joint_descent`): each move is simulated from where it begins to where it makes no
+difference. Nothing here is random and every limit counts evaluations, not seconds, so that the same graph gives the same order everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dmlc.simulate.branch import best_order
+from dmlc.simulate.clocks import Streams
 from dmlc.simulate.engine import bounds, replay
-from dmlc.simulate.listing import Order, list_order
+from dmlc.simulate.joint_descent import Descent
+from dmlc.simulate.joint_layout import Layout
+from dmlc.simulate.joint_problem import Buffer, Node, Problem, Stream
+from dmlc.simulate.joint_state import Change, Schedule
+from dmlc.simulate.listing import Order, list_orders
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
@@ -61,11 +67,6 @@ class Search:
         return self.time <= self.bound or self.left <= 0
 
 
-def list_orders(units: Units) -> list[Order]:
-    """The list schedules by every rule, the one nearest to the program first."""
-    return [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
-
-
 def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
     """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units."""
     search = _searched(units, cap, effort)
@@ -91,69 +92,33 @@ def _searched(units: Units, cap: int, effort: int) -> Search:
 
 
 def _improve(search: Search) -> None:
-    """Local search: at each place where computation waits, either hurry what it waits for or do something else meanwhile."""
-    improved = True
-    while improved and not search.finished:
-        improved = any(search.offer(order) for order in _moves(search))
+    """Local search from the order at hand."""
+    schedule = _schedule(search)
+    binding = search.cap if search.cap and sum(s.bytes for s in search.units.storages) + max(search.units.scratch, default=0) > search.cap else 0
+    walk = Descent(schedule, 0, binding, search.left * len(search.units), frozenset({"order"}))
+    start = walk.best()
+    walk.descend(start, 0)
+    walk.polish(start, 0)
+    search.left -= walk.spent // len(search.units)
+    search.offer(tuple(walk.best().layout.members[u][0] for u in walk.best().order))
 
 
-def _moves(search: Search) -> Iterable[Order]:
-    """Neighbours of the present order, nearest to a stall first."""
-    units, order = search.units, search.order
-    for at, waited in stalls(units, order):
-        for target in (*_slots_before(units, order, waited), at):
-            for unit in ([waited] if target < at else _fillers(units, order, at)):
-                if search.left <= 0:
-                    return
-                moved = pull(units, order, unit, target)
-                if moved != order:
-                    yield moved
+def _schedule(search: Search) -> Schedule:
+    """The order at hand with the state before each unit. Unit numbers of the layout are those of the units."""
+    units = search.units
+    layout = Layout(problem_of(units), {})
+    for u in range(len(units)):
+        layout.unit((u,))
+    return Schedule(layout, search.order)
 
 
-def stalls(units: Units, order: Sequence[int]) -> list[tuple[int, int]]:
-    """(position, collective waited for there), longest wait first."""
-    done, free = [0] * len(units), [0] * (len(units.streams) + 1)
-    found = []
-    for i, u in enumerate(order):
-        late = max(units.preds[u], key=lambda p: done[p], default=None)
-        ready = done[late] if late is not None else 0
-        if late is not None and ready > free[COMPUTE]:
-            found.append((ready - free[COMPUTE], i, late))
-        free[COMPUTE] = max(free[COMPUTE], ready)
-        s = units.stream[u]
-        free[s] = done[u] = max(free[COMPUTE], free[s]) + units.time[u]
-    return [(i, late) for _, i, late in sorted(found, key=lambda f: (-f[0], f[1]))]
-
-
-def _slots_before(units: Units, order: Sequence[int], unit: int) -> list[int]:
-    """Positions before `unit` worth pulling it to: those of earlier collectives in its stream, and a few evenly spread ones."""
-    at = order.index(unit)
-    queued = [i for i in range(at) if units.stream[order[i]] == units.stream[unit]]
-    return sorted({at * k // 8 for k in range(8)} | set(queued[-8:]))
-
-
-def _fillers(units: Units, order: Sequence[int], at: int, window: int = 64) -> list[int]:
-    """Units after position `at` that could run there without waiting for what it waits for."""
-    blocked = {order[at]}
-    found = []
-    for u in order[at + 1 : at + 1 + window]:
-        if blocked.isdisjoint(units.preds[u]):
-            found.append(u)
-        else:
-            blocked.add(u)
-    return found
-
-
-def pull(units: Units, order: Order, unit: int, target: int) -> Order:
-    """`unit`, with those of its predecessors that stand behind `target`, moved up to position `target`."""
-    needed = {unit}
-    for u in reversed(order[target : order.index(unit) + 1]):
-        if u in needed:
-            needed.update(units.preds[u])
-    last = order.index(unit) + 1
-    moved = [u for u in order[target:last] if u in needed]
-    kept = [u for u in order[target:last] if u not in needed]
-    return (*order[:target], *moved, *kept, *order[last:])
+def problem_of(units: Units) -> Problem:
+    """The units as nodes that nothing joins."""
+    host, scratch = units.host or (0,) * len(units), units.scratch or (0,) * len(units)
+    nodes = [Node(units.time[u], units.preds[u], units.stream[u], None, host[u], scratch[u]) for u in range(len(units))]
+    rates = units.rates or Streams.plain(len(units.streams))
+    streams = [Stream(",".join(axes), *rest) for axes, *rest in zip(units.streams, rates.computing, rates.moving, rates.link)]
+    return Problem(nodes, streams, [Buffer(s.bytes, s.maker, s.users, s.kept) for s in units.storages])
 
 
 # ---------------------------------------------------------------- late starts
@@ -162,28 +127,31 @@ def pull(units: Units, order: Order, unit: int, target: int) -> Order:
 def late_starts(search: Search) -> Order:
     """Put each start as late as the makespan allows (its deadline), last ones first: what it delivers then takes memory for less
     long. Starts of one stream keep their order. The order stays as it was if the peak would grow."""
-    order = search.order
+    schedule = _schedule(search)
     for u in reversed(search.order):
         if search.units.stream[u] != COMPUTE:
-            order = _latest(search.units, order, u, search.time)
+            _delay(schedule, search.units, u, search.time)
+    order = tuple(schedule.order)
     return order if search.units.peak(order) <= search.units.peak(search.order) else search.order
 
 
-def _latest(units: Units, order: Order, unit: int, limit: int) -> Order:
-    """The order with `unit` moved down as far as its first consumer, its stream and the limit allow (bisection)."""
-    at = order.index(unit)
-    stop = at + 1
-    while stop < len(order) and order[stop] not in units.succs[unit] and units.stream[order[stop]] != units.stream[unit]:
+def _delay(schedule: Schedule, units: Units, unit: int, limit: int) -> None:
+    """Move `unit` down as far as its first consumer, its stream and the limit allow (bisection)."""
+    order, at = schedule.order, schedule.place[unit]
+    stop, readers = at + 1, set(units.succs[unit])
+    while stop < len(order) and order[stop] not in readers and units.stream[order[stop]] != units.stream[unit]:
         stop += 1
     low, high = at, stop - 1  # positions after the move
     while low < high:
         middle = (low + high + 1) // 2
-        if replay(units, _shifted(order, at, middle)) <= limit:
+        if schedule.trial(_down(schedule, at, middle), limit + 1) <= limit:
             low = middle
         else:
             high = middle - 1
-    return _shifted(order, at, low)
+    if low > at:
+        schedule.accept(_down(schedule, at, low))
 
 
-def _shifted(order: Order, at: int, to: int) -> Order:
-    return (*order[:at], *order[at + 1 : to + 1], order[at], *order[to + 1 :])
+def _down(schedule: Schedule, at: int, to: int) -> Change:
+    order = schedule.order
+    return Change(at, to + 1, (*order[at + 1 : to + 1], order[at]))
