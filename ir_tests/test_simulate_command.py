@@ -14,7 +14,7 @@ from dmlc.cli._simulate_facts import batch_of, utilisation_of
 from dmlc.cli._simulate_text import bytes_text, flops_text, share_text, time_text
 from dmlc.cli.main import guarded
 from dmlc.cluster import Cluster
-from dmlc.cluster.file import parse_cluster, read_cluster
+from dmlc.cluster.file import read_cluster
 from dmlc.ir.parser import parse_module
 from dmlc.ir.printer import print_module
 from dmlc.passmanager import Context, PassManager, parse_pipeline
