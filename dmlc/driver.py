@@ -201,8 +201,11 @@ def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], No
     return compiled
 
 
-def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train", before_plan: Pass | None = None) -> Compiled:
-    """One program through its pipeline: the one asked for, or the usual one of its mode, with one more pass before `plan` where one is given."""
+def run_pipeline(
+    loaded: Loaded, options: Options, progress: Callable[[Any], None], mode: str = "train", before_plan: Pass | None = None, verified: bool = True
+) -> Compiled:
+    """One program through its pipeline: the one asked for, or the usual one of its mode, with one more pass before `plan` where one is given.
+    `verified`: after each pass."""
     from dmlc.cost.database import keep_named
     from dmlc.passmanager.context import Context
     from dmlc.passmanager.manager import PassManager
@@ -220,7 +223,7 @@ def run_pipeline(loaded: Loaded, options: Options, progress: Callable[[Any], Non
     if options.dump is not None:
         _save_weights(loaded, options.dump)
         keep_named(module, options.dump)
-    manager = PassManager(passes, True, options.check, options.dump, False, progress)
+    manager = PassManager(passes, verified, options.check, options.dump, False, progress)
     reports = manager.run(module, context)
     return Compiled(loaded, module, context.weights, reports, loaded.remarks + context.remarks, before)
 

@@ -15,7 +15,7 @@ from dmlc.ir.registry import lookup
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
-LABELS = frozenset({"dmlc.id", "dmlc.name", "dmlc.of"})  # tell ops apart without saying anything about their values
+LABELS = frozenset({"dmlc.id", "dmlc.name", "dmlc.of", "dmlc.times"})  # tell ops apart without saying anything about their values
 COMMUTATIVE = frozenset(
     {"dmlc.add", "dmlc.mul", "dmlc.maximum", "dmlc.minimum", "dmlc.eq", "dmlc.ne", "dmlc.logical_and", "dmlc.logical_or", "dmlc.logical_xor"}
     | {"dmlc.bitwise_and", "dmlc.bitwise_or", "dmlc.bitwise_xor"}

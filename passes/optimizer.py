@@ -165,7 +165,8 @@ class Step:
 
     def _slot(self, arg: BlockArgument, slot: str, init: Any) -> BlockArgument:
         type_ = arg.tensor.with_dtype(self._wide(arg.dtype))
-        return new_argument(self.function, f"{arg.name}_{slot}", type_, {"dmlc.role": "state", "dmlc.of": arg.name, "dmlc.slot": slot, "dmlc.init": init})
+        times = {"dmlc.times": arg.attrs["dmlc.times"]} if "dmlc.times" in arg.attrs else {}  # of a layer that stands for several
+        return new_argument(self.function, f"{arg.name}_{slot}", type_, {"dmlc.role": "state", "dmlc.of": arg.name, "dmlc.slot": slot, "dmlc.init": init, **times})
 
     def _decay(self, arg: BlockArgument) -> float:
         """The parameter's factor on the weight decay: none where `no_decay` matches one of its names."""

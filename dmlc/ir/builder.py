@@ -12,7 +12,7 @@ from dmlc.ir.registry import lookup
 from dmlc.ir.types import Type
 
 TERMINATORS = frozenset({"func.return", "dmlc.yield", "kernel.yield"})
-INHERITED = ("dmlc.of", "dmlc.phase")  # what is made for a backward op is one too, and so for the optimizer's ops
+INHERITED = ("dmlc.of", "dmlc.phase", "dmlc.times")  # what is made for a backward op is one too, and so for the optimizer's ops and for layers that stand for several
 
 
 class IdPool:

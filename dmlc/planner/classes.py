@@ -16,18 +16,25 @@ from dmlc.ir.core import BlockArgument, Function, Op, OpResult, Value
 ROUNDS = 3
 
 
+def times(item: Op | Value) -> int:
+    """How many layers' like an op, an argument or a result stands for (`dmlc.times`)."""
+    holder = item.op if isinstance(item, OpResult) else item
+    return holder.attrs.get("dmlc.times", 1)  # type: ignore[union-attr]
+
+
 class Classes:
-    """`op(o)` and `value(v)` give the first member of a class; `count` how many members a first one stands for."""
+    """`op(o)` and `value(v)` give the first member of a class; `count` how many members a first one stands for: also those of layers left out."""
 
     def __init__(self, function: Function, key: Callable[[Op], Hashable], rounds: int = ROUNDS):
         self.ops = [op for op in function.body if op is not function.return_op]
         self.args = function.args
+        self._replacing = {i for i, attrs in enumerate(function.result_attrs) if "dmlc.updates" in attrs}
         self._colours = self._refine(key, rounds)
         self._first: dict[Any, Any] = {}
         self.count: Counter[Any] = Counter()
         for item in (*self.args, *self.ops):
             first = self._first.setdefault(self._colours[item], item)
-            self.count[first] += 1
+            self.count[first] += times(item)
 
     def op(self, op: Op) -> Op:
         return self._first[self._colours[op]]
@@ -67,10 +74,15 @@ class Classes:
             return (colours.get(value.op, -1), value.index)
         return colours.get(value, -1)
 
-    @staticmethod
-    def _uses(value: Value, colours: dict[Any, int]) -> Hashable:
-        """Consumers as a multiset; what lies outside the block (the result list) counts by position."""
-        return tuple(sorted((colours.get(op, -1), index if op in colours else -index) for op, index in value.uses))
+    def _uses(self, value: Value, colours: dict[Any, int]) -> Hashable:
+        """Consumers as a multiset, each with the position at which it reads the value."""
+        return tuple(sorted((colours.get(op, -1), self._position(op, index, colours)) for op, index in value.uses))
+
+    def _position(self, op: Op, index: int, colours: dict[Any, int]) -> int:
+        """What is added up has no position, nor has what replaces an argument among the results."""
+        if op in colours:
+            return 0 if op.name == "dmlc.add_n" else index
+        return 1 if index in self._replacing else -index
 
 
 def _argument(arg: BlockArgument) -> tuple[Hashable, ...]:

@@ -17,8 +17,9 @@ from dmlc.planner.candidates import Candidate
 
 
 def signature(op: Op) -> tuple:
-    """What decides an op's candidates and prices: equal for the same op in every layer."""
-    return (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])))
+    """What decides an op's candidates and prices: equal for the same op in every layer (of which parameter something is the gradient says nothing)."""
+    own = tuple(sorted((kv for kv in own_attrs(op).items() if kv[0] != "param"), key=lambda kv: kv[0]))
+    return (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), own)
 
 
 class Pricing:

@@ -10,7 +10,7 @@ priced as often as they occur.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,11 @@ from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import flops_of
 from dmlc.planner.candidates import Candidate
-from dmlc.planner.classes import Classes
+from dmlc.planner.classes import Classes, times
 from dmlc.planner.pricing import Pricing, is_matrix
 
-LARGE = 8000  # variables from which a plan within one percent of the optimum will do
-GOOD = 1e-2  # that percent: most of the choices are taken over from the relaxation if the plan is then good enough
+LARGE = 5000  # variables from which a plan within one percent of the optimum will do
+SMALL = 2000  # variables from which most choices are taken over from the relaxation, if the plan is then good enough
 RELAXED = 10**3  # price of exceeding a hard bound by the whole, in multiples of all prices together
 
 
@@ -183,14 +183,14 @@ class Program:
     def _share_bounds(self) -> None:
         if self.bounds.share is not None:
             matrices = [a for a in self.function.args if a not in self.inputs and is_matrix(a) and "dmlc.of" not in a.attrs]
-            total = sum(a.tensor.bytes for a in matrices)
-            counts = Counter(self.classes.value(a) for a in matrices)
+            total = sum(a.tensor.bytes * times(a) for a in matrices)
+            counts = _counted(matrices, self.classes.value)
             terms = [(y, n * self.pricing.local_bytes(a.tensor, s) / total) for a, n in counts.items() for s, y in self.resting[a].items()]  # type: ignore[index]
             self._soft("parameter bytes", terms, self.bounds.share)
         if self.bounds.flops_share is not None:
             contractions = [op for op in self.options if flops_of(op)]
-            total = sum(flops_of(op) for op in contractions)
-            counts = Counter(self.classes.op(op) for op in contractions)
+            total = sum(flops_of(op) * times(op) for op in contractions)
+            counts = _counted(contractions, self.classes.op)
             terms = [(x, n * self.pricing.work(op, c.place) / total) for op, n in counts.items() for x, c in zip(self.choice[op], self.options[op])]
             self._soft("contraction FLOPs", terms, self.bounds.flops_share)
 
@@ -214,7 +214,7 @@ class Program:
         sums: list[list[tuple[int, float]]] = []
         for live in peak_points(self.function) if self.bounds.kept else ():
             terms = list(held)
-            for value, n in Counter(self.classes.value(v) for v in live).items():
+            for value, n in _counted(live, self.classes.value).items():
                 for s, variables in self.source.get(value, {}).items():
                     terms += [(x, float(n * self.pricing.local_bytes(value.tensor, s))) for x in variables]
             sums.append(terms)
@@ -261,16 +261,16 @@ class Program:
 
         matrix = coo_matrix((self.data, (self.rows, self.columns)), shape=(len(self.low), len(costs))).tocsr()
         integral = np.array(self.binary)
-        if len(costs) < LARGE:
-            return self._milp(costs, matrix, integral, 0.0, 1e-4)
-        relaxed = self._milp(costs, matrix, 0 * integral, 0.0, GOOD)
-        if relaxed.x is not None:
-            settled = np.where(relaxed.x > 1 - 1e-6, integral, 0)
-            done = self._milp(costs, matrix, integral, settled, GOOD)
-            if done.x is not None and done.fun - relaxed.fun <= GOOD * abs(done.fun):
-                done.mip_dual_bound = relaxed.fun
-                return done
-        return self._milp(costs, matrix, integral, 0.0, GOOD)
+        gap = 1e-4 if len(costs) < LARGE else 1e-2
+        if len(costs) >= SMALL:
+            relaxed = self._milp(costs, matrix, 0 * integral, 0.0, gap)
+            if relaxed.x is not None:
+                settled = np.where(relaxed.x > 1 - 1e-6, integral, 0)
+                done = self._milp(costs, matrix, integral, settled, min(gap, 1e-5))
+                if done.x is not None and done.fun - relaxed.fun <= gap * abs(done.fun):
+                    done.mip_dual_bound = relaxed.fun
+                    return done
+        return self._milp(costs, matrix, integral, 0.0, gap)
 
     def _milp(self, costs: list[float], matrix: Any, integral: Any, least: Any, gap: float) -> Any:
         """`integral`: 1 for the variables that must be whole; `least`: the variables' lower bounds."""
@@ -301,6 +301,14 @@ class Program:
         )
 
 
+def _counted(items: Iterable[Any], first: Callable[[Any], Any]) -> Counter[Any]:
+    """How many items of each class there are, by its first member."""
+    found: Counter[Any] = Counter()
+    for item in items:
+        found[first(item)] += times(item)
+    return found
+
+
 def peak_points(function: Function, most: int = 8) -> list[list[Value]]:
     """Values live at the positions that hold most bytes (unsharded), arguments apart."""
     ops = function.body.ops
@@ -310,7 +318,7 @@ def peak_points(function: Function, most: int = 8) -> list[list[Value]]:
     for i, op in enumerate(ops):
         for r in op.results:
             live[r] = max((position[u] for u in r.users if u in position), default=i)
-        points.append((-sum(r.tensor.bytes for r in live), i, list(live)))
+        points.append((-sum(r.tensor.bytes * times(r) for r in live), i, list(live)))
         live = {v: last for v, last in live.items() if last > i}
     return [values for _, _, values in sorted(points, key=lambda p: p[:2])[:most] if values]
 

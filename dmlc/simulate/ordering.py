@@ -15,7 +15,7 @@ from dmlc.simulate.joint_descent import Descent
 from dmlc.simulate.joint_layout import Layout
 from dmlc.simulate.joint_problem import Buffer, Node, Problem, Stream
 from dmlc.simulate.joint_state import Change, Schedule
-from dmlc.simulate.listing import Order, list_orders
+from dmlc.simulate.listing import Order, list_order, list_orders
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
@@ -68,9 +68,10 @@ class Search:
 
 
 def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
-    """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units."""
+    """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units.
+    Without `effort` it is the list schedule nearest to the program, so that programs that differ by a layer are ordered alike."""
     search = _searched(units, cap, effort)
-    return late_starts(search) if search.order != search.base else search.order
+    return late_starts(search) if effort and search.order != search.base else search.order
 
 
 def price(units: Units, effort: int = PRICING) -> int:
@@ -82,9 +83,9 @@ def _searched(units: Units, cap: int, effort: int) -> Search:
     search = Search(units, cap, effort)
     if not units.communicates or search.finished:
         return search
-    for order in list_orders(units):
+    for order in list_orders(units) if effort else [list_order(units, by_path=False)]:
         search.offer(order)
-    if len(units) > EXACT:
+    if len(units) > EXACT and effort:
         _improve(search)
     if len(units) <= SMALL and not search.finished:
         search.offer(best_order(units, search.order, search.cap, states=200_000 if len(units) <= EXACT else effort // 50))
