@@ -69,12 +69,12 @@ def compare(report: StepReport, profile: Mapping[str, Any], rank: int = 0) -> Co
     medians = _medians(record["steps"])
     step = (simulated.time, round(statistics.median(record["timed_ns"]) * PS))
     lines = _lines(simulated, medians, entries)
-    exposed = (simulated.exposed, _exposed(medians, entries))
+    parts = _parts(simulated, record["steps"], entries, step)
     return Comparison(
         step,
         round(statistics.median(record["plain_ns"]) * PS),
-        exposed,
-        _parts(simulated, medians, entries, step, exposed),
+        parts.get(EXPOSED, (0, 0)),
+        parts,
         _streams(simulated, lines),
         lines,
         len(record["steps"]),
@@ -104,35 +104,44 @@ def _medians(steps: list[list]) -> dict[tuple[str, int], Measured]:
     return {key: Measured(*(round(statistics.median(column) * PS) for column in zip(*times))) for key, times in found.items()}
 
 
-def _exposed(medians: Mapping[tuple[str, int], Measured], entries: Mapping[str, Any]) -> int:
-    """Time in waits, without the copies after them, and in collectives that are waited for where they start."""
-    total = 0
-    for (op, _), m in medians.items():
-        if entries[op]["kind"] == "comm.wait":
-            total += max(0, m.time - m.unpacking)
-        elif "axes" in entries[op] and not entries[op]["start"]:
-            total += m.time
-    return total
+EXPOSED, COPIES, HIDDEN = "exposed communication", "copies around collectives", "views, constants, sums of loops"
 
 
-def _parts(
-    simulated: StepReport, medians: Mapping[tuple[str, int], Measured], entries: Mapping[str, Any], step: tuple[int, int], exposed: tuple[int, int]
-) -> dict[str, tuple[int, int]]:
-    computed: dict[str, int] = defaultdict(int)
-    copies = hidden = 0
-    for (op, _), m in medians.items():
-        copies += m.packing + m.unpacking
-        if "axes" in entries[op] or entries[op]["kind"] == "comm.wait":
-            continue
-        if entries[op]["shown"]:
-            computed[entries[op]["category"]] += m.time
+def _spent(step: list, entries: Mapping[str, Any]) -> dict[str, int]:
+    """Nanoseconds of one step by what they went to. Exposed are waits, without the copies after them, and collectives that are waited for where
+    they start."""
+    found: dict[str, int] = defaultdict(int)
+    for op, _, begin, end, packing, unpacking in step:
+        entry, time = entries[op], end - begin
+        found[COPIES] += packing + unpacking
+        if entry["kind"] == "comm.wait":
+            found[EXPOSED] += time - unpacking
+        elif "axes" in entry:
+            found[EXPOSED] += 0 if entry["start"] else time
         else:
-            hidden += m.time
-    by_kind = {kind: (simulated.by_kind.get(kind, 0), computed.get(kind, 0)) for kind in COMPUTATION if simulated.by_kind.get(kind) or computed.get(kind)}
-    rest = step[1] - sum(m for _, m in by_kind.values()) - exposed[1] - copies - hidden
-    found = {**by_kind, "exposed communication": exposed, "waiting for the host": (simulated.starved, 0)}
-    found |= {"copies around collectives": (0, copies), "views, constants, sums of loops": (0, hidden), "between ops": (0, rest)}
+            found[entry["category"] if entry["shown"] else HIDDEN] += time
+    return found
+
+
+def _parts(simulated: StepReport, steps: list[list], entries: Mapping[str, Any], step: tuple[int, int]) -> dict[str, tuple[int, int]]:
+    """Medians over the steps; what they leave of the median step is what medians do: they need not add up."""
+    spent = [_spent(s, entries) for s in steps]
+    measured = {name: round(statistics.median(s[name] for s in spent) * PS) for name in {name for s in spent for name in s}}
+    predicted = {**_computed(simulated), EXPOSED: simulated.exposed, "waiting for the host": simulated.starved}
+    predicted[HIDDEN] = step[0] - sum(predicted.values())
+    order = (*COMPUTATION, EXPOSED, "waiting for the host", COPIES, HIDDEN)
+    found = {name: (predicted.get(name, 0), measured.get(name, 0)) for name in order}
+    found["rest"] = (0, step[1] - sum(measured.values()))
     return {name: both for name, both in found.items() if any(both)}
+
+
+def _computed(simulated: StepReport) -> dict[str, int]:
+    """Kind -> time of the computations that a trace shows; those of no row of their own are left out, as they are of what is measured."""
+    found: dict[str, int] = defaultdict(int)
+    for e in simulated.events:
+        if e.number < 0 and not e.wait:
+            found[e.item.kind] += e.end - e.begin
+    return found
 
 
 # ---------------------------------------------------------------- op by op
