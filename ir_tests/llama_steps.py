@@ -110,7 +110,7 @@ class Step:
         return self.main.body.add_arg(type_, name, {"dmlc.role": role})
 
     def parameter(self, name: str, shape: tuple[int, ...]) -> Value:
-        part = (shape[0] // self.data, *shape[1:])
+        part = (-(-shape[0] // self.data), *shape[1:])
         weight = self.argument(name, TensorType(shape, "f32"), "param")
         self.states[weight] = (self.argument(f"{name}_m", TensorType(part, "f32"), "state"), self.argument(f"{name}_v", TensorType(part, "f32"), "state"))
         return weight

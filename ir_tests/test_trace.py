@@ -241,7 +241,7 @@ def test_names_of_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     for change, message in (
         (lambda d: None, "ok"),
         (lambda d: events(d, cat="kernel")[0].update(name="other"), "runs 0 times in the first trace and 1 in the second"),
-        (lambda d: events(d, name="thread_name")[1]["args"].update(name="comm model"), "row 'comm model' of process 0"),
+        (lambda d: events(d, name="thread_name")[1]["args"].update(name="comm model"), "row 'comm model' of rank 0"),
         (
             lambda d: [
                 e["args"].update({"dmlc.op": {"fc0": "fc1", "fc1": "fc0"}.get(e["args"]["dmlc.op"], e["args"]["dmlc.op"])}) for e in events(d, cat="kernel")
@@ -261,3 +261,20 @@ def test_a_simulation_of_other_prices_has_the_same_names() -> None:
     module = program([loop("l", 8, [compute("a", 10_000), start("s", 5_000), compute("b", 9_000), start("m", 70_000, "model"), wait("s"), wait("m")])])
     fast, slow = (trace.step_document(simulate_step(module, stated(slow=slow))) for slow in ({}, {"data": (30, 30), "model": (50, 50)}))
     assert fast["traceEvents"] != slow["traceEvents"] and list(validate_trace.differences(fast, slow)) == []
+
+
+def test_a_rank_that_is_not_shown_is_compared_with_the_one_that_stands_for_it() -> None:
+    """A measured trace has all ranks, a simulated one a rank of each class."""
+    document = trace.step_document(report())
+    assert document["dmlc"] == {"kind": "simulated", "ranks": {"0": [0, 1]}}
+    measured = copy.deepcopy(document)
+    for event in [e for e in measured["traceEvents"] if e["pid"] == 0]:
+        measured["traceEvents"].append({**event, "pid": 1})
+    measured["dmlc"] = {"kind": "measured"}
+    assert list(validate_trace.differences(document, measured)) == [] == list(validate_trace.differences(measured, document))
+    document["dmlc"]["ranks"]["0"] = [0]
+    assert len(list(validate_trace.differences(document, measured))) > 100
+    events(measured, cat="kernel", pid=1)[3]["name"] = "other"
+    document["dmlc"]["ranks"]["0"] = [0, 1]
+    found = list(validate_trace.differences(document, measured))
+    assert found and all("of rank 1: " in text for text in found) and any("other [" in text for text in found)

@@ -32,28 +32,42 @@ def load(path: str | Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- two traces
 
 
-def rows_of(document: dict[str, Any]) -> dict[tuple[Any, str], dict[tuple[str, str], int]]:
-    """(process, row) -> (op, name) in the order of their first run -> how often it runs."""
-    trace = Trace(document)
-    found: dict[tuple[Any, str], dict[tuple[str, str], int]] = defaultdict(dict)
-    for event in sorted(trace.ops, key=begin_of):
-        row, op = found[event["pid"], trace.row(event)], (event["args"]["dmlc.op"], event["name"])
-        row[op] = row.get(op, 0) + 1
-    return found
+class Ranks:
+    """What each rank of a trace runs: row -> (op, name) in the order of their first run -> how often."""
+
+    def __init__(self, document: dict[str, Any]):
+        trace = Trace(document)
+        self.shown: dict[Any, dict[str, dict[tuple[str, str], int]]] = defaultdict(lambda: defaultdict(dict))
+        for event in sorted(trace.ops, key=begin_of):
+            row, op = self.shown[event["pid"]][trace.row(event)], (event["args"]["dmlc.op"], event["name"])
+            row[op] = row.get(op, 0) + 1
+        alike = document.get("dmlc", {}).get("ranks", {})
+        self.alike = {rank: int(pid) for pid, ranks in alike.items() for rank in ranks}
+
+    def of(self, rank: Any) -> dict[str, dict[tuple[str, str], int]]:
+        """The rows of a rank, or of the one that stands for it."""
+        return self.shown.get(rank) or self.shown.get(self.alike.get(rank), {})
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
-    """Where two traces do not have the same ops on the same rows, as often and, at their first run, in the same order."""
-    first, second = rows_of(a), rows_of(b)
-    for key in dict.fromkeys([*first, *second]):
-        where, one, other = f"row {key[1]!r} of process {key[0]}", first.get(key, {}), second.get(key, {})
-        for op in dict.fromkeys([*one, *other]):
-            if one.get(op, 0) != other.get(op, 0):
-                yield f"{where}: {op[1]} [{op[0]}] runs {one.get(op, 0)} times in the first trace and {other.get(op, 0)} in the second"
-        common = [[op for op in row if op in one and op in other] for row in (one, other)]
-        place = next((i for i, (x, y) in enumerate(zip(*common)) if x != y), None)
-        if place is not None:
-            yield f"{where}: {common[0][place][1]} [{common[0][place][0]}] comes first where the second trace has {common[1][place][1]} [{common[1][place][0]}]"
+    """Where two traces do not have the same ops on the same rows, as often and, at their first run, in the same order. A rank that only one
+    of them shows is compared with the one that stands for it in the other."""
+    first, second = Ranks(a), Ranks(b)
+    for rank in dict.fromkeys([*first.shown, *second.shown]):
+        one, other = first.of(rank), second.of(rank)
+        for row in dict.fromkeys([*one, *other]):
+            yield from (f"row {row!r} of rank {rank}: {text}" for text in _row_differences(one.get(row, {}), other.get(row, {})))
+
+
+def _row_differences(one: dict[tuple[str, str], int], other: dict[tuple[str, str], int]) -> Iterator[str]:
+    for op in dict.fromkeys([*one, *other]):
+        if one.get(op, 0) != other.get(op, 0):
+            yield f"{op[1]} [{op[0]}] runs {one.get(op, 0)} times in the first trace and {other.get(op, 0)} in the second"
+    common = [[op for op in row if op in one and op in other] for row in (one, other)]
+    place = next((i for i, (x, y) in enumerate(zip(*common)) if x != y), None)
+    if place is not None:
+        (first, of_first), (second, of_second) = common[0][place], common[1][place]
+        yield f"{of_first} [{first}] comes first where the second trace has {of_second} [{second}]"
 
 
 # ---------------------------------------------------------------- command

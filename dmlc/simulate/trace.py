@@ -4,8 +4,9 @@ Conventions, the same for a simulated step and for the record that a real run wr
 
     document   {"schemaVersion": 1, "deviceProperties": [{"id", "name", "totalGlobalMem", "numSms"}], "displayTimeUnit": "ms",
                "baseTimeNanoseconds": 0, "distributedInfo": {"backend", "rank", "world_size", "pg_count", "pg_config":
-               [{"pg_name", "pg_desc", "backend_config", "pg_size", "ranks"}]}, "traceName", "dmlc": {"kind": "simulated" | "measured"},
-               "traceEvents": [...]}. One file a rank; a merged file has the first rank's distributedInfo.
+               [{"pg_name", "pg_desc", "backend_config", "pg_size", "ranks"}]}, "traceName", "dmlc": {"kind": "simulated" | "measured",
+               "ranks": {"0": [0, 1]}} (the ranks that process 0 stands for, where it is not only itself), "traceEvents": [...]}. One
+               file a rank; a merged file has the first rank's distributedInfo.
     times      `ts` and `dur` in microseconds with three decimals, the step begins at 0. Begin and end are each cut to whole nanoseconds,
                so that neighbours on a row never overlap.
     processes  the device of rank r is pid r, its host pid 1000000 + r. `M` events, all with ts 0: process_name ("rank 0 (simulated)",
@@ -64,6 +65,7 @@ class Place:
     memory: int = 0
     units: int = 0
     groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()  # that it stands for
 
     @property
     def host(self) -> int:
@@ -94,7 +96,8 @@ def document(
     trace = [*writer.metadata(), *writer.step(end), *writer.found, *(_counter(place, c) for c in counters)]
     device = {"id": place.rank, "name": place.device, "totalGlobalMem": place.memory, "numSms": place.units}
     head = {"schemaVersion": 1, "deviceProperties": [device], "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, "distributedInfo": writer.distributed()}
-    return {**head, "traceName": f"rank{place.rank}", "dmlc": {"kind": kind}, "traceEvents": trace}
+    about = {"kind": kind, **({"ranks": {str(place.rank): list(place.ranks)}} if place.ranks else {})}
+    return {**head, "traceName": f"rank{place.rank}", "dmlc": about, "traceEvents": trace}
 
 
 def _counter(place: Place, counter: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +212,8 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One view of several ranks."""
     first = documents[0]
     devices = [d for one in documents for d in one["deviceProperties"]]
-    return {**first, "deviceProperties": devices, "traceName": "merged", "traceEvents": [e for one in documents for e in one["traceEvents"]]}
+    about = {**first["dmlc"], "ranks": {pid: ranks for one in documents for pid, ranks in one["dmlc"].get("ranks", {}).items()}}
+    return {**first, "deviceProperties": devices, "traceName": "merged", "dmlc": about, "traceEvents": [e for one in documents for e in one["traceEvents"]]}
 
 
 def write(report: StepReport, path: str | Path, errors: Mapping[str, float] | None = None) -> list[Path]:

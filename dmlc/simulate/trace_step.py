@@ -32,7 +32,7 @@ def place_of(run: Run) -> Place:
     device, rank = run.ranks.device, run.ranks.first
     groups = {",".join(s.axes): run.mesh.group(rank, s.axes) for s in run.lane.program.streams}
     backend = "gloo" if device.kind == "cpu" else "nccl"
-    return Place(rank, run.mesh.devices, device.name, device.kind, backend, device.memory, device.units, groups)
+    return Place(rank, run.mesh.devices, device.name, device.kind, backend, device.memory, device.units, groups, run.ranks.ranks)
 
 
 def _event(event: Event, errors: Mapping[str, float]) -> dict[str, Any]:
