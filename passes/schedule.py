@@ -66,7 +66,7 @@ class Schedule(Pass):
 
 def _comparison(before: Simulation, after: Simulation) -> str:
     time = f"{_micro(before.makespan)} -> {_micro(after.makespan)}, of which communication exposed {_micro(before.exposed)} -> {_micro(after.exposed)}"
-    return f"{time}; no order beats {_micro(after.bounds.best)} (gap {before.gap:.1%} -> {after.gap:.1%})"
+    return f"{time}; no order beats {_micro(after.bounds.best)} ({after.bounds}): gap {before.gap:.1%} -> {after.gap:.1%}"
 
 
 def _micro(time: int) -> str:
@@ -149,5 +149,3 @@ def _join_adjacent(block: Block) -> None:
             block.insert_before(start, whole)
             wait.replace(whole.results)
             start.erase()
-
-

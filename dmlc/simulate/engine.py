@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Module
-from dmlc.simulate.clocks import Clocks, Streams
+from dmlc.simulate.clocks import FULL, Clocks, Streams
 from dmlc.simulate.liveness import block_liveness
 from dmlc.simulate.units import COMPUTE, UnitGraph, Units
 
@@ -30,16 +30,24 @@ class Event:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no order can beat (picoseconds): each side's work at full speed, the longest chain, what the host takes to issue all."""
+    """What no order can beat (picoseconds): each side's work at full speed, the longest chain, what the host takes to issue all, and the
+    work of both sides where they slow each other down."""
 
     computation: int
     communication: int
     critical_path: int
     host: int = 0
+    overlap: int = 0
 
     @property
     def best(self) -> int:
-        return max(self.computation, self.communication, self.critical_path, self.host)
+        return max(self.computation, self.communication, self.critical_path, self.host, self.overlap)
+
+    def __str__(self) -> str:
+        """Each in microseconds, by name."""
+        names = {"computation": self.computation, "communication": self.communication, "critical path": self.critical_path}
+        more = {"host": self.host, "both sides overlapped": self.overlap}
+        return ", ".join(f"{name} {time / 1e6:.1f} us" for name, time in (*names.items(), *((n, t) for n, t in more.items() if t)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,20 @@ def bounds(units: Units) -> Bounds:
     loads = [0] * (max(rates.link, default=-1) + 2)
     for time, stream in zip(units.time, units.stream):
         loads[COMPUTE if stream == COMPUTE else rates.link[stream]] += time
-    return Bounds(loads[COMPUTE], max(loads[:-1], default=0), max(tails(units), default=0), sum(units.host))
+    return Bounds(loads[COMPUTE], max(loads[:-1], default=0), max(tails(units), default=0), sum(units.host), _overlapped(loads, rates))
+
+
+def _overlapped(loads: list[int], rates: Streams) -> int:
+    """The least time for a link's communication C and computation W if side by side they run at rates m and c (of its streams the fastest):
+    a time x of both leaves W - cx and C - mx to be done alone, so that it takes W + C - (c + m - 1)x, where x is at most W/c and C/m."""
+    found, work = 0, loads[COMPUTE]
+    for link in set(rates.link):
+        c = max(p for p, k in zip(rates.computing, rates.link) if k == link)
+        m = max(p for p, k in zip(rates.moving, rates.link) if k == link)
+        if c < FULL or m < FULL:
+            both = min(work * FULL // c, loads[link] * FULL // m) + 1
+            found = max(found, work + loads[link] - max(c + m - FULL, 0) * both // FULL - 1)
+    return found
 
 
 def _rates(units: Units) -> Streams:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from dmlc.cost import Cost, CostModel
@@ -19,11 +18,10 @@ from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, Function, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.comm import base_name, is_collective, is_start, result_types_of
+from dmlc.simulate.arrays import COMPUTE, Units
 from dmlc.simulate.choice import Choice, region_id
 from dmlc.simulate.clocks import Streams
-from dmlc.simulate.liveness import LiveRange, Storage, live_ranges, outside_values, peak_bytes, replaced_arguments, storages
-
-COMPUTE = -1  # the stream of computation; collectives run on streams 0, 1, …
+from dmlc.simulate.liveness import outside_values, replaced_arguments, storages
 
 Cycle = tuple[str, ...]
 
@@ -43,75 +41,6 @@ class CommKey:
 def comm_key(op: Op, region: str) -> CommKey:
     """Key of a collective (or of its start)."""
     return CommKey(base_name(op), op.attrs.get("combiner", ""), tuple(op.attrs["axes"]), op.operands[0].dtype, region, op.attrs.get("dmlc.iteration", ""))
-
-
-@dataclass(frozen=True)
-class Units:
-    """Plain arrays over units 0..n-1, listed in an order that respects `preds`.
-
-    time     picoseconds
-    stream   COMPUTE, or the index into `streams` (mesh axes) of a collective
-    scratch  bytes a unit needs for itself while it runs
-    host     picoseconds in which the host issues a unit (empty: none)
-    rates    what slows streams and computation down (None: nothing)
-    waits    collectives that a unit needs
-    """
-
-    ids: tuple[str, ...]
-    time: tuple[int, ...]
-    stream: tuple[int, ...]
-    preds: tuple[tuple[int, ...], ...]
-    streams: tuple[tuple[str, ...], ...] = ()
-    storages: tuple[Storage, ...] = ()
-    scratch: tuple[int, ...] = ()
-    nodes: tuple[tuple[int, ...], ...] = ()
-    host: tuple[int, ...] = ()
-    rates: Streams | None = None
-    succs: tuple[tuple[int, ...], ...] = field(init=False, default=())
-    waits: tuple[tuple[int, ...], ...] = field(init=False, default=())
-
-    def __post_init__(self) -> None:
-        following: list[list[int]] = [[] for _ in self.ids]
-        for u, before in enumerate(self.preds):
-            for p in before:
-                following[p].append(u)
-        object.__setattr__(self, "succs", tuple(map(tuple, following)))
-        object.__setattr__(self, "waits", tuple(tuple(p for p in before if self.stream[p] != COMPUTE) for before in self.preds))
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @cached_property
-    def plain(self) -> bool:
-        """Whether nothing slows anything down and the host costs no time: each stream has one clock, and a unit's run one length."""
-        return not any(self.host) and (self.rates is None or self.rates.independent)
-
-    @property
-    def communicates(self) -> bool:
-        return any(s != COMPUTE for s in self.stream)
-
-    def is_legal(self, order: Sequence[int]) -> bool:
-        """Whether `order` is a permutation of the units in which all predecessors come first."""
-        position = {u: i for i, u in enumerate(order)}
-        return len(position) == len(self) == len(order) and all(position[p] < position[u] for u in order for p in self.preds[u])
-
-    def releases(self, order: Sequence[int]) -> list[int]:
-        """Unit -> the position at which its operands are free: its own, or its first consumer's for a collective (the end if none)."""
-        position = [0] * len(self)
-        for i, u in enumerate(order):
-            position[u] = i
-        return [position[u] if self.stream[u] == COMPUTE else min((position[s] for s in self.succs[u]), default=len(order)) for u in range(len(self))]
-
-    def live_ranges(self, order: Sequence[int]) -> list[LiveRange]:
-        """Buffers' lives when the units run in `order`; position = index in `order`."""
-        position = [0] * len(self)
-        for i, u in enumerate(order):
-            position[u] = i
-        return live_ranges(self.storages, position, self.releases(order), len(order))
-
-    def peak(self, order: Sequence[int]) -> int:
-        """Most bytes alive at a time."""
-        return peak_bytes(self.live_ranges(order), [self.scratch[u] for u in order] if self.scratch else ())
 
 
 @dataclass
