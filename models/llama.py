@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dmlc.models.common import quiet_transformers, seeded, token_ids
+from dmlc.models.decoder import make_7b as make_7b  # the same shape as plain PyTorch, with its loss, on the meta device
+from dmlc.models.decoder import make_70b as make_70b
 
 
 def build(hidden: int, layers: int, heads: int, kv_heads: int, mlp: int, vocabulary: int, sequence: int, batch: int, device: str = "cpu"):

@@ -19,12 +19,15 @@ ANYWHERE = ("cluster", "measured")  # options of a compilation that also make se
 
 @dataclass(frozen=True)
 class Subject:
-    """A per-rank program. `plan` as it was chosen, "" where nothing says so; `note` is what the reader should know of it."""
+    """A per-rank program. `plan` as it was chosen, "" where nothing says so; `note` is what the reader should know of it. Of a deep model, `fewer` has
+    one layer less than `module`, which itself leaves out `left_out` of them."""
 
     name: str
     module: Module
     plan: str = ""
     note: str = ""
+    fewer: Module | None = None
+    left_out: int = 0
 
 
 def subject_of(args: argparse.Namespace) -> Subject:
@@ -99,10 +102,14 @@ def priced_on(subject: Subject, args: argparse.Namespace) -> Subject:
 
 def of_model(args: argparse.Namespace) -> Subject:
     from dmlc import driver
+    from dmlc.deep import layers_of
 
     options = options_of(args, "dmlc simulate")
     loaded = driver.load(args.model, options)
     loaded.evaluation = None  # a step is what is simulated
+    layers = None if args.whole else layers_of(loaded, options)
+    if layers is not None:
+        return Subject(Path(args.model).name, layers.more, plan_of(layers.more), layers.note, layers.fewer, layers.left_out)
     compiled = driver.compile_model(loaded, options)
     return Subject(Path(args.model).name, compiled.module, plan_of(compiled.module))
 

@@ -16,6 +16,8 @@ from dmlc.cli.arguments import Parser, Usage
 from dmlc.cli.compile import add_request
 from dmlc.ir.location import DmlcError, Loc
 
+PICO = 10**12
+
 if TYPE_CHECKING:
     from dmlc.cli._simulate_changes import Change
     from dmlc.cli._simulate_program import Subject
@@ -32,6 +34,7 @@ def parser() -> Parser:
     p.add_argument(
         "--compare", metavar="PROFILE", nargs="?", const="", help="beside a profile of a run (dmlc run OUT --profile), op by op; default: OUT/profile.json"
     )
+    p.add_argument("--whole", action="store_true", help="run a deep model with all its layers through the usual pipeline, not with few of them; slow")
     group = p.add_argument_group("what if (each is compared with the program as it is)")
     group.add_argument("--bandwidth", action="append", default=[], metavar="[LINK=]xF", help="links F times as fast: x2, or one by name or kind, network=x2")
     group.add_argument("--latency", action="append", default=[], metavar="[LINK=]xF", help="latency of links times F, as in x0.5")
@@ -141,7 +144,24 @@ def simulated(subject: Subject, cost: CostModel) -> tuple[dict[str, Any], StepRe
     from dmlc.simulate.step import simulate_step
 
     report = simulate_step(subject.module, cost)
-    return facts_of(subject.name, subject.plan, subject.module, cost.cluster, report), report
+    if subject.fewer is None:
+        return facts_of(subject.name, subject.plan, subject.module, cost.cluster, report), report
+    return deep_facts(subject, cost, report)
+
+
+def deep_facts(subject: Subject, cost: CostModel, report: StepReport) -> tuple[dict[str, Any], StepReport]:
+    """Of a deep model, from two programs with few of its layers; what ran when, and the costliest ops, are those of the longer one."""
+    from dmlc.cli._simulate_facts import facts_of, utilisation_of
+    from dmlc.simulate.depth import extended, further
+    from dmlc.simulate.step import simulate_step
+
+    assert subject.fewer is not None
+    report = extended(simulate_step(subject.fewer, cost), report, subject.left_out)
+    facts = facts_of(subject.name, subject.plan, subject.module, cost.cluster, report)
+    few, more = (utilisation_of(m, cost.cluster, 1.0) for m in (subject.fewer, subject.module))
+    facts["utilisation"]["hardware_flops"] = further(few["hardware_flops"], more["hardware_flops"], subject.left_out)
+    facts["utilisation"]["hfu"] = (more["hfu"] + subject.left_out * (more["hfu"] - few["hfu"])) * PICO / report.time
+    return facts, report
 
 
 def what_if(subject: Subject, cost: CostModel, before: dict[str, Any], change: Change) -> dict[str, Any]:
@@ -150,6 +170,7 @@ def what_if(subject: Subject, cost: CostModel, before: dict[str, Any], change: C
     from dmlc.cli._simulate_changes import outcome
 
     module, changed = change.apply(subject.module, cost)
-    after, _ = simulated(replace(subject, module=module), changed)
+    fewer = change.apply(subject.fewer, cost)[0] if subject.fewer is not None else None
+    after, _ = simulated(replace(subject, module=module, fewer=fewer), changed)
     unmeasured = " (by formulas: the measured times are of the device as it is)" if cost.measured is not None and changed.measured is None else ""
     return {"change": change.text + unmeasured, "before": outcome(before), "after": outcome(after)}
