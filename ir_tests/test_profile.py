@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from dmlc.simulate.step import simulate_step
 from dmlc.tools.validate_trace import check, differences
 
 STEPS = 2
+DMLC = ("-m", "dmlc")
 LINE = re.compile(r"^step: predicted ([\d.]+) ms \(± \d+ %\), measured ([\d.]+) ms \(median of \d+\), bound ([\d.]+) ms(; .*)?$", re.M)
 
 
@@ -50,18 +52,16 @@ def ran(tmp_path_factory) -> Iterator[Ran]:
         out = place / "out"
         words = ["--devices", "2", "--target", "cpu", "--train", "--loss", "cross-entropy", "--plan", "dp=2", "--microbatches", "2", "--no-kernel-report"]
         assert guarded(["compile", "dmlc.models.mlp:tiny", *words, "-o", str(out)]) == 0
-        said = said_by(["run", str(out), "--profile", str(STEPS), "--trace", str(place / "trace.json"), "--measured", str(place / "db")], place)
+        said = said_by([*DMLC, "run", str(out), "--profile", str(STEPS), "--trace", str(place / "trace.json"), "--measured", str(place / "db")], place)
         profile = json.loads((out / "profile.json").read_text())
         yield Ran(out, load_program(out), profile, place / "trace.json", place / "db", said)
 
 
-def said_by(words: list[str], place: Path) -> str:
-    """What a command and the processes that it starts print."""
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-m", "dmlc", *words], capture_output=True, text=True, cwd=place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def said_by(words: list[str], place: Path, fails: bool = False) -> str:
+    """What a command and the processes that it starts print; on standard error where it `fails`."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=place)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
 
 
 def simulated(module: Module):
@@ -232,21 +232,34 @@ def test_a_run_says_what_was_predicted_measured_and_the_bound(ran):
 
 
 def test_measured_times_change_the_prediction(ran, tmp_path):
-    said = said_by(["run", str(ran.folder), "--steps", "5", "--measured", str(ran.measured)], tmp_path)
+    said = said_by([*DMLC, "run", str(ran.folder), "--steps", "5", "--measured", str(ran.measured)], tmp_path)
     plan = json.loads((ran.folder / "plan.json").read_text())["predicted"]
     match = LINE.search(said)
     assert match and float(match[1]) != pytest.approx(plan["step_ps"] / 1e9, rel=1e-3)
 
 
+def test_the_folder_alone_says_the_same(ran, tmp_path):
+    match = LINE.search(said_by([str(ran.folder / "launch.py"), "--steps", "5"], tmp_path))
+    plan = json.loads((ran.folder / "plan.json").read_text())["predicted"]
+    assert match and float(match[1]) == pytest.approx(plan["step_ps"] / 1e9, rel=1e-3)
+
+
+def test_a_run_too_short_for_its_profile_says_so_and_adds_nothing(ran, tmp_path):
+    said = said_by([*DMLC, "run", str(ran.folder), "--steps", "5", "--profile", "4", "--measured", str(tmp_path / "db")], tmp_path, fails=True)
+    assert "the run wrote no profile" in said and not (tmp_path / "db").exists()
+
+
 def test_another_batch_than_compiled_is_not_predicted(ran, tmp_path):
-    said = said_by(["run", str(ran.folder), "--steps", "5", "--microbatches", "3"], tmp_path)
+    said = said_by([*DMLC, "run", str(ran.folder), "--steps", "5", "--microbatches", "3"], tmp_path)
     assert re.search(r"^step: measured [\d.]+ ms .*; no prediction: it ran with another batch", said, re.M) and LINE.search(said) is None
 
 
 def test_a_plan_for_another_device_is_predicted_where_it_ran(tmp_path):
     out = tmp_path / "out"
     assert guarded(["compile", "dmlc.models.mlp:tiny", "--devices", "1", "--target", "h100", "--no-kernel-report", "-o", str(out)]) == 0
-    said = said_by(["run", str(out), "--device", "cpu"], tmp_path)
+    said = said_by([*DMLC, "run", str(out), "--device", "cpu", "--profile", "1"], tmp_path)
+    assert "the plan is for h100; the profile, and so the prediction, for cpu" in said_by([*DMLC, "simulate", str(out), "--compare"], tmp_path)
+    assert re.search(r"^step: measured [\d.]+ ms \(median of 5\)$", said_by([str(out / "launch.py"), "--device", "cpu"], tmp_path), re.M)
     match = LINE.search(said)
     assert match and "the plan is for h100, the prediction for cpu" in match[4]
     module, planned = load_program(out), json.loads((out / "plan.json").read_text())["predicted"]["step_ps"]

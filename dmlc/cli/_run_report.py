@@ -28,6 +28,7 @@ class Watch:
         self.folder, self.ranks, self.measured, self.profiles = folder, ranks, measured, profiles
         self.profile = Path(profile_to) if profile_to else folder / "profile.json"
         self.known = self._known()
+        self.before = self._written()
 
     def _known(self) -> str | None:
         """Hash of what predictions are made by, None for the plan's own prices; a file that a profile will make is not there yet."""
@@ -36,6 +37,10 @@ class Watch:
         from dmlc.cost.database import show
 
         return show(self.measured)
+
+    def _written(self) -> int | None:
+        """When the profile was written."""
+        return self.profile.stat().st_mtime_ns if self.profile.exists() else None
 
     def __enter__(self) -> Watch:
         self._scratch = tempfile.TemporaryDirectory()
@@ -62,6 +67,8 @@ class Watch:
         from dmlc.measure.fold import measurements_of
 
         assert self.measured is not None
+        if self._written() == self.before:
+            raise DmlcError(f"the run wrote no profile, so nothing is added to {self.measured}")
         found = measurements_of(read_profile(self.profile, self.folder), load_program(self.folder))
         add(found, Path(self.measured))
         print(f"{len(found.ops)} different ops and {sum(map(len, found.collectives.values()))} collectives added to {self.measured}")

@@ -183,10 +183,12 @@ def say_step(times, device, say, as_compiled=True):
         Path(asked).write_text(json.dumps(measured))
         return
     predicted = json.loads((HERE / "plan.json").read_text()).get("predicted") if (HERE / "plan.json").exists() else None
-    text = f"measured {measured['seconds'] * 1e3:.4g} ms"
-    if predicted and as_compiled and predicted["target"].lower() in (["cpu"] if device.type == "cpu" else measured["name"].lower().split()):
-        text = f"predicted {predicted['step_ps'] / 1e9:.4g} ms, {text}, bound {predicted['bound_ps'] / 1e9:.4g} ms"
-    say(f"step: {text} (median of {len(times)})")
+    text = f"measured {measured['seconds'] * 1e3:.4g} ms (median of {len(times)})"
+    here = ["cpu"] if device.type == "cpu" else measured["name"].lower().split()
+    if predicted and as_compiled and predicted["target"].lower() in here:
+        before = f"predicted {predicted['step_ps'] / 1e9:.4g} ms (± {100 * predicted['error']:.0f} %)"
+        text = f"{before}, {text}, bound {predicted['bound_ps'] / 1e9:.4g} ms"
+    say(f"step: {text}")
 
 
 def device_facts(device):
