@@ -13,6 +13,8 @@ from dmlc.passes._joint_region import JointRegion
 from dmlc.simulate import Choice
 from dmlc.simulate.joint_problem import Plan
 
+ROUGH = 100_000  # units replayed for an order to start from, which the search goes on with
+
 
 @dataclass(frozen=True)
 class Start:
@@ -29,7 +31,7 @@ def starts(region: JointRegion, memory: int) -> list[Start]:
     found = [Start("none", Plan.of(region.problem)), Start("fuse", plan_of(region, groups))]
     if not region.streams:
         return found
-    ordered = plan_of(region, order=schedule.decide(graph, none, cost).order[graph.region])
+    ordered = plan_of(region, order=schedule.decide(graph, none, cost, ROUGH).order[graph.region])
     buckets = tensor_fusion.decide(graph, none, cost, memory=memory).buckets
     found += [Start("schedule", ordered), Start("tensor-fusion", plan_of(region, buckets))]
     return [*found, Start("tensor-partition", tensor_partition.divided(region, ordered)), Start("passes in sequence", in_sequence(region, groups, memory))]
@@ -40,7 +42,7 @@ def in_sequence(region: JointRegion, groups: Iterable[Sequence[str]], memory: in
     cost, graph = region.cost, region.graph
     choice = tensor_fusion.decide(graph, Choice(groups=tuple(map(tuple, groups))), cost, memory=memory)
     sets = (*choice.groups, *choice.buckets)
-    order = schedule.decide(graph, choice, cost).order[graph.region]
+    order = schedule.decide(graph, choice, cost, ROUGH).order[graph.region]
     return tensor_partition.divided(region, plan_of(region, sets, order=_members(order, sets)))
 
 

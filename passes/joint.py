@@ -63,13 +63,15 @@ class Joint(Pass):
         for pass_ in (fuse.Fuse(self.max_ops, self.min_ops, self.max_inputs), *PASSES):
             pass_.run(apart, Context())
         cost = CostModel.of(module)
-        if simulate_step(made, cost).time <= simulate_step(apart, cost).time:
+        mine, theirs = simulate_step(made, cost), simulate_step(apart, cost)
+        limit = module.attrs.get("dmlc.request", {}).get("memory", 0) or cost.cluster.memory
+        if mine.time <= theirs.time or theirs.peak > max(limit, mine.peak):
             return False
         context.remark(module.main.op, "the passes one after another are shorter by what their kernels share")
-        for mine, other in zip(list(module.functions), list(apart.functions)):
+        for function, other in zip(list(module.functions), list(apart.functions)):
             (region,) = other.op.regions
-            mine.op.regions[:] = [region]
-            region.op = mine.op
+            function.op.regions[:] = [region]
+            region.op = function.op
         return True
 
 
