@@ -7,7 +7,7 @@ and so does everything issued after that unit. Both sides slow each other down, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dmlc.cost import CostModel
@@ -76,22 +76,29 @@ class Simulation:
 def bounds(units: Units) -> Bounds:
     """Streams of one link are one load: at any time they move as much together as one alone."""
     rates = _rates(units)
-    loads = [0] * (max(rates.link, default=-1) + 2)
+    computation, loads = 0, dict.fromkeys(rates.link, 0)
     for time, stream in zip(units.time, units.stream):
-        loads[COMPUTE if stream == COMPUTE else rates.link[stream]] += time
-    return Bounds(loads[COMPUTE], max(loads[:-1], default=0), max(tails(units), default=0), sum(units.host), _overlapped(loads, rates))
+        if stream == COMPUTE:
+            computation += time
+        else:
+            loads[rates.link[stream]] += time
+    together = overlapped(computation, loads, list(zip(rates.link, rates.computing, rates.moving)))
+    return Bounds(computation, max(loads.values(), default=0), max(tails(units), default=0), sum(units.host), together)
 
 
-def _overlapped(loads: list[int], rates: Streams) -> int:
-    """The least time for a link's communication C and computation W if side by side they run at rates m and c (of its streams the fastest):
-    a time x of both leaves W - cx and C - mx to be done alone, so that it takes W + C - (c + m - 1)x, where x is at most W/c and C/m."""
-    found, work = 0, loads[COMPUTE]
-    for link in set(rates.link):
-        c = max(p for p, k in zip(rates.computing, rates.link) if k == link)
-        m = max(p for p, k in zip(rates.moving, rates.link) if k == link)
+def overlapped(work: int, loads: Mapping[int, int], streams: Iterable[tuple[int, int, int]]) -> int:
+    """The least time for the computation W and a link's communication C where they slow each other down; 0 where none does.
+
+    `loads` is by link, `streams` (link, computing, moving). If side by side both run at rates c and m (of the link's streams the fastest), a time x
+    of both leaves W - cx and C - mx to be done alone: it takes W + C - (c + m - 1)x, and x is at most W/c and C/m.
+    """
+    found, streams = 0, list(streams)
+    for link, load in loads.items():
+        c = max((p for k, p, _ in streams if k == link), default=FULL)
+        m = max((p for k, _, p in streams if k == link), default=FULL)
         if c < FULL or m < FULL:
-            both = min(work * FULL // c, loads[link] * FULL // m) + 1
-            found = max(found, work + loads[link] - max(c + m - FULL, 0) * both // FULL - 1)
+            both = min(work * FULL // c, load * FULL // m) + 1
+            found = max(found, work + load - max(c + m - FULL, 0) * both // FULL - 1)
     return found
 
 

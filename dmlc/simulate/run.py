@@ -117,12 +117,12 @@ class Run:
         """Each item but waits, and how often it runs."""
         return ((item, self.lane.runs(i)) for i, item in enumerate(self.items) if item.kind != "wait")
 
-    def loads(self) -> tuple[int, int]:
-        """Picoseconds at full speed of all computation, and of the busiest link's traffic."""
+    def loads(self) -> tuple[int, dict[int, int]]:
+        """Picoseconds at full speed of all computation, and of each link's traffic."""
         computing, links = 0, {s.link: 0 for s in self.lane.program.streams}
         for instruction in self.lane.code:
             if instruction[0] == COMPUTE:
                 computing += instruction[2] * self.lane.runs(instruction[1])
             elif instruction[0] == POST:
                 links[self.lane.program.streams[instruction[3]].link] += instruction[4] * self.lane.runs(instruction[1])
-        return computing, max(links.values(), default=0)
+        return computing, links

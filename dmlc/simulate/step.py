@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Function, Module, Op
-from dmlc.simulate.engine import Bounds
+from dmlc.simulate.engine import Bounds, overlapped
 from dmlc.simulate.events_classes import Classes, Delays, RankClass
 from dmlc.simulate.events_lanes import Lane
 from dmlc.simulate.events_program import COMPUTE, POST
@@ -174,8 +174,9 @@ def _defaults(run: Run) -> dict[str, int]:
 
 
 def _bounds(block: Block, run: Run) -> Bounds:
-    computing, moving = run.loads()
-    return Bounds(computing, moving, critical_path(block, _times(run.lane)), run.lane.issuing)
+    computing, links = run.loads()
+    together = overlapped(computing, links, [(s.link, s.computing, s.moving) for s in run.lane.program.streams])
+    return Bounds(computing, max(links.values(), default=0), critical_path(block, _times(run.lane)), run.lane.issuing, together)
 
 
 def _times(lane: Lane) -> dict[Op, int]:
