@@ -13,6 +13,7 @@ from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition
 from dmlc.ops.kernel import find_kernel
+from dmlc.ops.pointwise import Pointwise
 from dmlc.simulate.liveness import outside_values
 
 EITHER = ("dmlc.add", "dmlc.sub", "dmlc.mul")  # elementwise: the result may take the memory of one operand or the other
@@ -108,17 +109,17 @@ def _fits(value: Value, result: Value, replaces: dict[Value, BlockArgument]) -> 
 def _choices(op: Op) -> list[dict[int, int]]:
     """By the number of a result the operand whose memory it can take, best first."""
     if op.name in EITHER:
-        rows = op.operands[0].op is not None and op.operands[0].op.name == "dmlc.index_add"  # these are better added to the other
-        return [{0: 1}, {0: 0}] if rows else [{0: 0}, {0: 1}]
+        added = op.operands[0].op is not None and op.operands[0].op.name in ("dmlc.index_add", "dmlc.microbatch")  # better added to the other
+        return [{0: 1}, {0: 0}] if added else [{0: 0}, {0: 1}]
     if op.dialect not in ("dmlc", "kernel"):
         return []
     return [kernel_in_place(Function(find_kernel(op))) if op.name == "kernel.call" else dict(enumerate(definition(op).in_place_operands))]
 
 
 def kernel_in_place(function: Function) -> dict[int, int]:
-    """The same for a kernel that holds an update which can work in place. That op alone reads the arguments in question, and what it gives
-    leaves the kernel and is not read in it: each program then reads those elements once, before it writes the same ones."""
-    update = next((op for op in function.body.ops[:-1] if definition(op).in_place_operands), None)
+    """The same for a kernel that holds an op whose text takes a place for its results. That op alone reads the arguments in question, and what
+    it gives leaves the kernel and is not read in it: each program then reads those elements once, before it writes the same ones."""
+    update = updating_op(function)
     if update is None:
         return {}
     found: dict[int, int] = {}
@@ -130,6 +131,11 @@ def kernel_in_place(function: Function) -> dict[int, int]:
             return {}
         found[list(function.results).index(result)] = arg.index
     return found
+
+
+def updating_op(function: Function) -> Op | None:
+    """The op of a kernel that may work in place: one whose helper is told where, or told None. (A pointwise op's text knows no None.)"""
+    return next((op for op in function.body.ops[:-1] if definition(op).in_place_operands and not issubclass(definition(op), Pointwise)), None)
 
 
 # ---------------------------------------------------------------- who shows whose memory
@@ -190,12 +196,12 @@ class _Memory:
         """Through the PyTorch form of the kernel: one variable an op. (The Triton form writes results of its own.)"""
         callee = Function(find_kernel(op))
         inside = _Memory(callee)
-        outer = dict(zip(callee.args, op.operands))
+        outer: dict[Value, frozenset[Value]] = {a: self.shown.get(v, NOTHING) for a, v in zip(callee.args, op.operands)}
+        for result, value in zip(op.results, callee.results):  # the first result with the memory of an inner value owns it
+            if inside.shown.get(value, NOTHING) == frozenset({value}):
+                outer.setdefault(value, frozenset({result}))
         for result, value in zip(op.results, callee.results):
-            owners = inside.shown.get(value, NOTHING)
-            shared = NOTHING.union(*(self.shown.get(outer[o], NOTHING) for o in owners if o in outer))  # type: ignore[index]
-            lone = owners == frozenset({value}) and list(callee.results).count(value) == 1
-            self.shown[result] = frozenset({result}) if lone and value not in outer else shared
+            self.shown[result] = NOTHING.union(*(outer.get(owner, NOTHING) for owner in inside.shown.get(value, NOTHING)))
 
 
 def _block_of(value: Value) -> Block | None:

@@ -39,7 +39,7 @@ import math  # noqa: F401
 import torch
 import torch.nn.functional as F  # noqa: F401, N812
 from prelude import *  # noqa: F403
-from runtime import Collectives
+from runtime import Collectives, keep_freed_memory
 {kernels}
 
 class Program:
@@ -48,6 +48,8 @@ class Program:
     def __init__(self, mesh, device):
         self.mesh, self.device = mesh, device
         self.comm = Collectives(mesh)
+        if device.type == "cpu":
+            keep_freed_memory()
 
     def __call__(self, weights, inputs):
         mesh, device, comm = self.mesh, self.device, self.comm

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dmlc.codegen.in_place import kernel_in_place
+from dmlc.codegen.in_place import kernel_in_place, updating_op
 from dmlc.codegen.triton_body import KernelBody, Names
 from dmlc.codegen.triton_launch import Launch, plan_launch
 from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
@@ -174,7 +174,7 @@ def out_name(function: Function, index: int) -> str:
 
 def _in_place_outs(function: Function, op: Op) -> list[str]:
     """The same in the order of the results of the op that works in place."""
-    if not definition(op).in_place_operands or not kernel_in_place(function):
+    if op is not updating_op(function) or not kernel_in_place(function):
         return []
     return [out_name(function, list(function.results).index(r)) for r in op.results]
 

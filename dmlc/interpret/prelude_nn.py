@@ -105,6 +105,47 @@ def batch_norm_grad(x, w, mean, var, g, groups, eps, correction):
     return dx.to(x.dtype).reshape(x.shape), dw, db
 
 
+def _there(valid, *images):
+    """The samples of images that are there, all laid out as the first one is."""
+    there = [x.narrow(0, 0, min(int(valid), x.shape[0])) for x in images]
+    last = torch.channels_last if there[0].dim() == 4 and not there[0].is_contiguous() else torch.contiguous_format
+    return [x.contiguous(memory_format=last) for x in there]
+
+
+def channel_moments(x, valid):
+    """Mean and biased variance of each channel over the samples that are there; 0 where there is none."""
+    (there,) = _there(valid, x)
+    if not there.numel():
+        return x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
+    if x.device.type == "cpu":
+        return torch.ops.aten.batch_norm_update_stats(there, None, None, 0.0)
+    return torch.var_mean(there, [0, *range(2, x.dim())], correction=0)[::-1]
+
+
+def _batch_norm_backward(x, g, w, mean, rstd, valid, wanted):
+    """The library's gradients in x, weight and bias, as `wanted` says; None where there is nothing."""
+    there, gradient = _there(valid, x, g)
+    if not there.numel():
+        return None
+    return torch.ops.aten.native_batch_norm_backward(gradient, there, w, None, None, mean, rstd, True, 0.0, wanted)
+
+
+def batch_norm_sums(x, g, mean, valid):
+    """Per channel, over the samples that are there, the sums of g (x - mean) and of g."""
+    made = _batch_norm_backward(x, g, None, mean, torch.ones_like(mean), valid, [False, True, True])
+    return (torch.zeros_like(mean), torch.zeros_like(mean)) if made is None else made[1:]
+
+
+def batch_norm_rank_grad(x, w, mean, var, g, valid, eps):
+    """Gradients of batch norm in x, weight and bias by the statistics of the samples that are there."""
+    made = _batch_norm_backward(x, g, w, mean, torch.rsqrt(var + eps), valid, [True, True, True])
+    if made is None:
+        return torch.zeros_like(x), torch.zeros_like(w), torch.zeros_like(w)
+    dx, dw, db = made
+    missing = x.shape[0] - dx.shape[0]
+    return (torch.cat([dx, dx.new_zeros((missing, *x.shape[1:]))]) if missing else dx), dw, db
+
+
 def batch_parts(x, groups):
     """The batch as [groups, n, c, ...] in a dtype to sum in, the dims of a part but the channels, and how many values they hold."""
     parts = x.reshape(groups or 1, x.shape[0] // (groups or 1), *x.shape[1:])
@@ -183,24 +224,35 @@ def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps, out=No
     On a CPU by the library's one pass over memory, told a step so late that its bias corrections are 1, since `step` and `root` hold them:
     step m / (sqrt(v) / root + eps) = step root m / (sqrt(v) + eps root).
     """
-    fused = p.device.type == "cpu" and all(x.is_contiguous() for x in (p, g, m, v))
-    made = None if fused else adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps)
-    if made is not None:
-        return made if out is None or out[0] is None else tuple(o.copy_(x) for o, x in zip(out, made))
-    if out is None or not all(o is not None and o.is_contiguous() for o in out):
-        out = [torch.empty_like(x) for x in (p, m, v)]
-    new = [o if o is x else o.copy_(x) for o, x in zip(out, (p, m, v))]
-    adam_in_place(new[0], g, new[1], new[2], *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
-    return tuple(new)
+    out = (None, None, None) if out is None else out
+    if p.device.type != "cpu" or not is_dense(p):
+        made = adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps)
+        return tuple(x if o is None else o.copy_(x) for o, x in zip(out, made))
+    new = [o if o is x and x.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(x) for o, x in zip(out, (p, m, v))]
+    g = g if g.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
+    flat = [x.as_strided((x.numel(),), (1,)) for x in (new[0], g, new[1], new[2])]
+    adam_in_place(*flat, *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
+    return tuple(x if o is None or o is x else o.copy_(x) for o, x in zip(out, new))
+
+
+def is_dense(x):
+    """Whether a tensor fills its memory, in whatever order of its dims."""
+    kept = [(stride, n) for n, stride in zip(x.shape, x.stride()) if n != 1]
+    size = 1
+    for stride, n in sorted(kept):
+        if stride != size:
+            return False
+        size *= n
+    return True
 
 
 def adam_in_place(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
-    """Adam on contiguous tensors of a CPU."""
+    """Adam on vectors of a CPU."""
     rate = step * root
     if rate == 0:
         p.mul_(shrink)
     options = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": (1 - shrink) / rate if rate else 0.0, "eps": eps * root}
-    pieces = [[x] for x in (p, g, m, v)] if scale == 1 else [x.view(-1).split(_CHUNK) for x in (p, g, m, v)]
+    pieces = [[x] if scale == 1 else x.split(_CHUNK) for x in (p, g, m, v)]
     late = torch.tensor(_LATE)
     for part, gradient, first, second in zip(*pieces):
         gradient = gradient if scale == 1 else gradient * scale

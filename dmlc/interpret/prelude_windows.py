@@ -18,7 +18,7 @@ def conv_input_grad(g, w, shape, stride, padding, dilation, groups):
     padded = shape if native else (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], low, high)))
     if 0 in padded or g.numel() == 0:
         return g.new_zeros(shape)
-    image = g.new_empty(1).expand(padded)
+    image = torch.empty(padded, dtype=g.dtype, device=g.device)  # only its shape counts
     own = list(low) if native else [0] * n
     dx = torch.ops.aten.convolution_backward(g, image, w, None, list(stride), own, list(dilation), False, [0] * n, groups, [True, False, False])[0]
     return dx if native else F.pad(dx, _pad_list(low, high, -1))
@@ -32,7 +32,7 @@ def conv_weight_grad(x, g, shape, stride, padding, dilation, groups):
         x = F.pad(x, _pad_list(low, high))
     if x.numel() == 0 or g.numel() == 0:
         return g.new_zeros(shape)
-    weight = g.new_empty(1).expand(shape)
+    weight = torch.empty(shape, dtype=g.dtype, device=g.device)  # only its shape counts
     own = list(low) if native else [0] * n
     return torch.ops.aten.convolution_backward(g, x, weight, None, list(stride), own, list(dilation), False, [0] * n, groups, [False, True, False])[1]
 

@@ -70,6 +70,19 @@ class GeluGrad(ActivationGrad):
         return [AttrDict(approximate="none"), AttrDict(approximate="tanh")]
 
 
+class ReluGrad(ActivationGrad):
+    """Gradient of `dmlc.relu`: g where x is positive. As x serves the result too: what was activated is not kept."""
+
+    name = "dmlc.relu_grad"
+    torch = "torch.ops.aten.threshold_backward({0}, {1}, 0)"
+    in_place_operands = (0,)
+    in_place = "torch.ops.aten.threshold_backward.grad_input({0}, {1}, 0, grad_input={outs})"
+
+    @staticmethod
+    def formula(g: Term, x: Term, **attributes: Any) -> Term:
+        return (x <= 0).select(0, g)
+
+
 class SiluGrad(ActivationGrad):
     """Gradient of `dmlc.silu`: s (1 + x (1 - s)) with s the sigmoid of x."""
 

@@ -54,6 +54,10 @@ class Cells:
         self.dims = tuple(d for d in range(len(self.shape)) if d != 1)
         self.spatial = math.prod(self.shape[2:])
 
+    def by_library(self, op: Op) -> bool:
+        """Whether one call makes the sums: not for narrow floats, whose sums are wider, and no channels."""
+        return op.operands[0].dtype not in NARROW and bool(self.shape[1])
+
     def image(self, v: Value) -> Term:
         """Zero where there is no sample: padding may hold anything."""
         return Term(self.b, masked(self.env, wide(self.b, v), 0, self.shape[0], 0.0))
@@ -113,13 +117,36 @@ def _biased(cells: Cells, op: Op, var: Term, samples: Term) -> Term:
 def _emit_synchronised(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
     """The sum, then the sum of squares about the mean, are all-reduced per channel."""
     cells = Cells(env, op)
-    x, samples = cells.image(operands[0]), Term(env.b, env.count(cells.shape[0]))
-    count = cells.number(samples, x.value.dtype)
-    mean = cells.all_sum(x) / count
-    centred = cells.clean(x - mean)
-    var = cells.all_sum(centred * centred) / count
+    samples = Term(env.b, env.count(cells.shape[0]))
+    mean, var = (_all_moments if cells.by_library(op) else _all_sums)(cells, operands[0], samples)
     stats = (mean, _corrected(cells, op, var, samples))
     return [_standardised(cells, op, operands, mean, var), *(cells.vector(t, r) for t, r in zip(stats, env.local_types[1:]))]
+
+
+def _all_sums(cells: Cells, x: Value, samples: Term) -> tuple[Term, Term]:
+    image = cells.image(x)
+    count = cells.number(samples, image.value.dtype)
+    mean = cells.all_sum(image) / count
+    centred = cells.clean(image - mean)
+    return mean, cells.all_sum(centred * centred) / count
+
+
+def _all_moments(cells: Cells, x: Value, samples: Term) -> tuple[Term, Term]:
+    """From each rank's mean and variance: what its samples add to the squares about the common mean is n (var + (own mean - mean)^2)."""
+    own, var = _own_moments(cells, x)
+    if not cells.env.devices:
+        return own, var
+    count = cells.number(samples, x.dtype)
+    here = Term(cells.b, cast(cells.b, (cells.valid() * cells.spatial).value, x.dtype))
+    mean = Term(cells.b, cells.env.all_reduce((own * here).value, "sum")) / count
+    squares = (var + (own - mean) * (own - mean)) * here
+    return mean, Term(cells.b, cells.env.all_reduce(squares.value, "sum")) / count
+
+
+def _own_moments(cells: Cells, x: Value) -> tuple[Term, Term]:
+    """Mean and biased variance of this rank's samples, kept as size 1; mask elimination sees that a variance is not negative."""
+    mean, var = cells.b.op("dmlc.channel_moments", [x, cells.valid().value]).results
+    return cells.along(mean), cells.along(cells.b.emit("dmlc.relu", var))
 
 
 def _emit_synchronised_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
@@ -127,7 +154,17 @@ def _emit_synchronised_grad(env: Any, op: Op, operands: Sequence[Value]) -> list
     cells = Cells(env, op)
     samples = Term(env.b, env.count(cells.shape[0]))
     mean, var = (cells.along(v) for v in operands[2:4])
-    return _gradients(cells, op, operands, mean, _biased(cells, op, var, samples), samples, lambda v: env.all_reduce(v, "sum"))
+    biased = _biased(cells, op, var, samples)
+    if cells.by_library(op) and not env.devices:
+        return _own_gradients(cells, op, operands, mean, biased)
+    return _gradients(cells, op, operands, mean, biased, samples, lambda v: env.all_reduce(v, "sum"))
+
+
+def _own_gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term) -> list[Value]:
+    """By the statistics of this rank's samples alone."""
+    x, w, g = operands[0], operands[1], operands[4]
+    stats = (cells.vector(t, w.tensor) for t in (mean, var))
+    return list(cells.b.op("dmlc.batch_norm_rank_grad", [x, w, *stats, g, cells.valid().value], {"eps": attribute(op, "eps")}).results)
 
 
 def _gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var: Term, samples: Term, over_ranks: Any) -> list[Value]:
@@ -138,7 +175,8 @@ def _gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var:
     b = cells.b
     centred, g = cells.image(operands[0]) - mean, cells.image(operands[4])
     rstd = (var + attribute(op, "eps")).rsqrt()
-    scaled, plain = cells.sum(g * centred) * rstd, cells.sum(g)
+    scaled, plain = _gradient_sums(cells, op, operands, mean, centred, g)
+    scaled = scaled * rstd
     both = Term(b, over_ranks(b.emit("dmlc.concat", scaled.value, plain.value, dim=0)))
     count = cells.number(samples, g.value.dtype)
     mean_gy, mean_g = (both.slice(dim=0, start=i, stop=i + 1, step=1) / count for i in (0, 1))
@@ -147,23 +185,34 @@ def _gradients(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, var:
     return [cast(b, dx.value, operands[0].dtype), *weights]
 
 
+def _gradient_sums(cells: Cells, op: Op, operands: Sequence[Value], mean: Term, centred: Term, g: Term) -> tuple[Term, Term]:
+    """This rank's sums of g c and g."""
+    if not cells.by_library(op):
+        return cells.sum(g * centred), cells.sum(g)
+    made = cells.b.op("dmlc.batch_norm_sums", [operands[0], operands[4], cells.vector(mean, operands[1].tensor), cells.valid().value]).results
+    return cells.along(made[0]), cells.along(made[1])
+
+
 # ---------------------------------------------------------------- statistics over each rank
 
 
-def _own_statistics(cells: Cells, x: Term) -> tuple[Term, Term]:
+def _own_statistics(cells: Cells, op: Op, x: Value) -> tuple[Term, Term]:
     """Mean and biased variance of this rank's samples."""
-    count = cells.number(cells.valid(), x.value.dtype)
-    mean = cells.sum(x) / count
-    centred = cells.clean(x - mean)
+    if cells.by_library(op):
+        return _own_moments(cells, x)
+    image = cells.image(x)
+    count = cells.number(cells.valid(), image.value.dtype)
+    mean = cells.sum(image) / count
+    centred = cells.clean(image - mean)
     return mean, cells.sum(centred * centred) / count
 
 
 def _emit_rank(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
     """y by the rank's own statistics. What is given out is the average over the ranks that have samples: running statistics stay equal."""
     cells = Cells(env, op)
-    b, x, samples = env.b, cells.image(operands[0]), cells.valid()
-    mean, var = _own_statistics(cells, x)
-    here = Term(b, cast(b, samples.clamp(min=0, max=1).value, x.value.dtype))
+    b, samples = env.b, cells.valid()
+    mean, var = _own_statistics(cells, op, operands[0])
+    here = Term(b, cast(b, samples.clamp(min=0, max=1).value, mean.value.dtype))
     flag = widened(b, reshaped(b, here.value, (1,) * len(cells.shape)), mean.value.shape)
     listed = b.emit("dmlc.concat", (mean * here).value, (_corrected(cells, op, var, samples) * here).value, flag, dim=0)
     total = Term(b, env.all_reduce(listed, "sum"))
@@ -175,7 +224,9 @@ def _emit_rank(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
 def _emit_rank_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
     """The rank's own statistics are taken again: those among the operands are an average over ranks."""
     cells = Cells(env, op)
-    mean, var = _own_statistics(cells, cells.image(operands[0]))
+    mean, var = _own_statistics(cells, op, operands[0])
+    if cells.by_library(op):
+        return _own_gradients(cells, op, operands, mean, var)
     return _gradients(cells, op, operands, mean, var, cells.valid(), lambda v: v)
 
 

@@ -110,7 +110,7 @@ def clamp_fold(op: Op) -> str:
     return bounded if high is None else f"np.minimum({bounded}, np.asarray({{max}}, {{0}}.dtype))"
 
 
-unary("relu", "max(x, 0); NaN stays.", kind="number", torch="torch.relu({0})", triton="tl.where({0} < 0, 0, {0})", vjp=gradient(lambda g, x, y: (y > 0).select(g, 0)), fold=rounded("np.maximum({0}, np.zeros((), {0}.dtype))"))
+unary("relu", "max(x, 0); NaN stays.", kind="number", torch="torch.relu({0})", in_place_operands=(0,), in_place="torch.relu_({0})", triton="tl.where({0} < 0, 0, {0})", vjp=lambda b, op, grads: [b.op("dmlc.relu_grad", [grads[0], op.result]).result], fold=rounded("np.maximum({0}, np.zeros((), {0}.dtype))"))
 unary("sigmoid", "1 / (1 + e^-x)", torch="torch.sigmoid({0})", triton="1.0 / (1.0 + tl.exp(-{0}))", vjp=gradient(lambda g, x, y: g * y * (1 - y)))
 unary("silu", "x sigmoid(x), also called swish.", torch="F.silu({0})", triton="{0} / (1.0 + tl.exp(-{0}))", vjp=by_op("dmlc.silu_grad"))
 unary("softplus", "log(1 + e^x)", torch="F.softplus({0})", triton=SOFTPLUS, vjp=gradient(lambda g, x, y: g * x.sigmoid()), precision="high")
