@@ -189,6 +189,14 @@ def prepare_training(loaded: Loaded, options: Options) -> None:
         loaded.remarks.append(Remark("import", f"no gradient reaches {', '.join(unused)}: the program never reads them, so they stay as they are"))
 
 
+def refuse_without_values(loaded: Loaded) -> None:
+    """A folder holds the weights, so a model on the meta device has none to write."""
+    missing = loaded.weights.without_values
+    if missing:
+        named = f"'{missing[0]}'" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        raise DmlcError(f"the weights have shapes but no values ({named}): the model is on the meta device", Loc(loaded.source), ("dmlc simulate takes such a model; a folder needs its weights",))
+
+
 def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], None] = lambda p: None) -> Compiled:
     """Run the pipeline over a loaded model (its module is changed in place), and under training over its evaluation program too."""
     loaded.imported = loaded.module.clone() if options.check and options.train is not None else None

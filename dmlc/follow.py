@@ -10,6 +10,7 @@ from dmlc.ir.core import BlockArgument, Function, Module, Op
 from dmlc.ops.base import own_attrs
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
+from dmlc.simulate.work import note_work
 
 ON_OPS = ("dmlc.place", "dmlc.accumulate", "dmlc.storage")
 ON_ARGUMENTS = ("dmlc.sharding", "dmlc.storage", "dmlc.regather")
@@ -92,6 +93,7 @@ class Follow(Pass):
         assert first is not None
         module.body.insert_before(first, placed.mesh.clone())
         module.attrs["dmlc.plan"] = placed.plan
+        note_work(module)
         return True
 
 

@@ -90,6 +90,7 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
     begin = time.perf_counter()
     print(f"target {target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
     loaded = driver.load(args.model, options)
+    driver.refuse_without_values(loaded)
     print_sizes(loaded)
     if options.train is not None and args.model.endswith(".onnx"):
         print_trained(loaded)

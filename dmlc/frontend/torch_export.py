@@ -25,6 +25,7 @@ import torch
 from dmlc.frontend.result import ImportResult
 from dmlc.frontend.torch_graph import handler_of
 from dmlc.frontend.torch_import import Importer, ignored
+from dmlc.frontend.torch_meta import computing_beside, values_of
 from dmlc.frontend.torch_reference import Reference
 from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
 from dmlc.frontend.torch_training import evaluation_remark, load_loss, with_loss
@@ -73,7 +74,7 @@ def import_exported(
     sizes = free_sizes(program, shapes)
     bound = bind(sizes, dims or {})
     weights = WeightStore()
-    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights, train).run()
+    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights, train, values_of(eager)).run()
     tag_batch(module)
     return ImportResult(module, weights, example_inputs(program, module), bound, Reference(program, eager))
 
@@ -99,9 +100,11 @@ def load_model(source: str) -> tuple[torch.nn.Module, tuple, dict, Any]:
     if not place:
         raise DmlcError("expected a .pt2 file, file.py:function or package.module:function", loc)
     build = load_function(place, name, loc)
-    with users_code(source):
+    with users_code(source), computing_beside() as keep:
         made = build()
-    made = made if isinstance(made, tuple) else (made,)
+        made = made if isinstance(made, tuple) else (made,)
+        if isinstance(made[0], torch.nn.Module):
+            keep(made[0])
     if not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
         raise DmlcError(f"'{name}' must return (module, args[, kwargs[, dynamic_shapes]])", loc)
     parts: list[Any] = [*made, *[None] * (4 - len(made))]

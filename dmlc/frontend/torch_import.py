@@ -29,10 +29,13 @@ BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
 
 
 class Importer(Draws):
-    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers. To `train` it, its whole state becomes arguments."""
+    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers. To `train` it, its whole state becomes arguments. `values` are those
+    of tensors on the meta device, as far as they are known."""
 
-    def __init__(self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore, train: bool = False):
-        self.program, self.symbols, self.weights, self.train = program, symbols, weights, train
+    def __init__(
+        self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore, train: bool = False, values: Mapping[str, torch.Tensor] | None = None
+    ):
+        self.program, self.symbols, self.weights, self.train, self.values = program, symbols, weights, train, values or {}
         self.module = Module()
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
@@ -132,7 +135,10 @@ class Importer(Draws):
         role = ROLES[spec.kind]
         if role == "buffer" and spec.persistent is False and not mutated.intersection(names):
             role = "const"  # not part of the model's state and never written
-        self.weights.add(name, _reader(self.tensor(name), type_.dtype, name), type_)
+        value = self.values.get(name, self.tensor(name))
+        self.weights.add(name, _reader(value, type_.dtype, name), type_)
+        if value.is_meta:
+            self.weights.without_values.append(name)
         attrs: dict[str, Any] = {"dmlc.role": role, "dmlc.names": tuple(names), "dmlc.value": DenseResource(name, type_)}
         if role == "param" and self.train and not self.tensor(name).requires_grad:
             attrs["dmlc.frozen"] = True

@@ -41,10 +41,12 @@ class _Entry:
 
 
 class WeightStore:
-    """Arrays by key, in the order they were added. Nothing is read before `get`."""
+    """Arrays by key, in the order they were added. Nothing is read before `get`. `without_values` are keys of weights of which only the type is known:
+    to `get` them is an error."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self.without_values: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -79,6 +81,7 @@ class WeightStore:
 
     def update(self, other: WeightStore) -> None:
         self._entries.update(other._entries)
+        self.without_values += other.without_values
 
     def _entry(self, key: str) -> _Entry:
         if key not in self._entries:
