@@ -17,7 +17,7 @@ from dmlc.simulate.step import simulate_step
 
 def transformer(decouple: bool, zero: int, microbatches: int) -> tuple[Module, object]:
     train = replace(OPTIMIZERS["adamw"], decouple=decouple)
-    options = driver.Options(train=train, plan=f"dp=2,zero={zero}", devices=2, microbatches=microbatches, cluster=slow_cluster(2, 10**7))
+    options = driver.Options(train=train, plan=f"dp=2,zero={zero}", devices=2, microbatches=microbatches, cluster=slow_cluster(2, 10**8, 10**8))
     return passed(
         loaded("transformer"), f"{GLOBAL},decouple,recompute,partition,mask-elim,canonicalize,cse,dce,tensor-fusion,tensor-partition,schedule", options
     )

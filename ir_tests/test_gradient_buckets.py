@@ -166,7 +166,7 @@ def test_a_peeled_step_reduces_while_it_runs_and_starts_in_order_of_readiness():
     exposed = {}
     for peel in (False, True):
         module = perceptron_step(layers=6, width=256, rows=64, count=4, peel=peel, ranks=4)
-        module.attrs["dmlc.cluster"] = slow_cluster(4, 4 * 10**9).to_attr()
+        module.attrs["dmlc.cluster"] = slow_cluster(4, 10**9).to_attr()
         PassManager(parse_pipeline("tensor-fusion,tensor-partition,schedule")).run(module, Context())
         exposed[peel] = simulate_step(module, CostModel.of(module)).exposed_share
         ops = list(module.main.body)

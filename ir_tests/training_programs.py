@@ -9,9 +9,9 @@ from dmlc.ir.parser import parse_module
 from dmlc.ir.verifier import verify
 
 
-def slow_cluster(ranks: int, bandwidth: int) -> Cluster:
-    """Devices so slow, and a wire of so few bytes a second, that launches and latencies are next to nothing."""
-    device = Device("slow", AttrDict(f32=10**10), 10**10, 10**10, 1000, "test")
+def slow_cluster(ranks: int, bandwidth: int, rate: int = 10**10) -> Cluster:
+    """Devices of so few operations (and bytes of memory) a second, and a wire of so few bytes, that launches and latencies are next to nothing."""
+    device = Device("slow", AttrDict(f32=rate), 10**10, rate, 1000, "test")
     return Cluster(device, ranks, (Link("wire", 0, 1, bandwidth, "test"),))
 
 

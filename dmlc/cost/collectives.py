@@ -85,6 +85,7 @@ class Collectives:
         self._paths: dict[tuple[Mesh, tuple[str, ...]], Path] = {}
         self._levels: dict[tuple[Mesh, tuple[str, ...]], int] = {}
         self._curves: dict[tuple[str, Path], tuple[Curve, str]] = {}
+        self._known_by_mesh: dict[tuple[str, int, tuple[str, ...]], tuple[Mesh, int, Curve, str]] = {}  # holds the mesh: the id of its axes stays theirs
 
     def path(self, axes: Sequence[str], mesh: Mesh) -> Path:
         key = (mesh, tuple(axes))
@@ -101,12 +102,15 @@ class Collectives:
 
     def price(self, kind: str, size: int, axes: Sequence[str], mesh: Mesh) -> Cost:
         """Time of one collective, or of one message; bytes are those that a rank sends. Raises `DmlcError` for a kind it does not know."""
-        if kind not in KINDS:
-            raise DmlcError(f"no cost is known for a collective of kind '{kind}'; known are {', '.join(KINDS)}")
-        ranks = mesh.extent(axes)
-        if ranks == 1:
-            return Cost()
-        curve, source = self._curve(kind, self.path(axes, mesh))
+        key = (kind, id(mesh.axes), tuple(axes))
+        if key not in self._known_by_mesh:
+            if kind not in KINDS:
+                raise DmlcError(f"no cost is known for a collective of kind '{kind}'; known are {', '.join(KINDS)}")
+            ranks = mesh.extent(axes)
+            if ranks == 1:
+                return Cost()
+            self._known_by_mesh[key] = (mesh, ranks, *self._curve(kind, self.path(axes, mesh)))
+        _, ranks, curve, source = self._known_by_mesh[key]
         return Cost(curve.at(size), sent_bytes(kind, size, ranks), 0, source)
 
     def _curve(self, kind: str, where: Path) -> tuple[Curve, str]:
