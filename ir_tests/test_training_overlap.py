@@ -14,7 +14,7 @@ from dmlc.ir.verifier import verify
 from dmlc.passmanager import Context, PassManager, parse_pipeline
 
 torch.set_num_threads(1)
-ROWS, WIDTH = 4096, 1024
+ROWS, WIDTH = 16384, 1024
 
 
 def step(rows: int, width: int) -> Module:
