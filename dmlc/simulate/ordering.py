@@ -101,7 +101,8 @@ def _improve(search: Search) -> None:
     walk.descend(start, 0)
     walk.polish(start, 0)
     search.left -= walk.spent // len(search.units)
-    search.offer(tuple(walk.best().layout.members[u][0] for u in walk.best().order))
+    best = walk.best()
+    search.offer(tuple(best.layout.members[u][0] for u in best.order))
 
 
 def _schedule(search: Search) -> Schedule:
