@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from timed_programs import Fleet, T, compute, loop, program, random_lines, receive, send, stages, start, stated, sync, wait
+from timed_programs import FUTURE, Fleet, T, compute, loop, program, random_lines, receive, send, stages, start, stated, sync, wait
 
 from dmlc.cluster import Cluster, Link, device_named
 from dmlc.cluster.cluster import Host
@@ -311,3 +311,16 @@ def test_sums_of_a_loop_are_not_made_in_its_first_iteration() -> None:
     written = program([compute(f"a{i}", 10) for i in range(3)] + [f"%t{i} = dmlc.add %a{i - 1}, %a{i} : ({T}, {T}) -> {T}" for i in (1, 2)])
     assert simulate_step(module, cost).time == simulate_step(written, cost).time
     assert simulate_step(module, cost).bounds.best <= simulate_step(module, cost).time
+
+
+def test_a_future_that_a_loop_carries() -> None:
+    """Each iteration waits for the collective of the one before, and starts the next one's; the last is waited for after the loop."""
+    body = [f'%d = comm.wait %c {{dmlc.id = "in"}} : ({FUTURE}) -> {T}', compute("a", 10), start("s", 25, of="a")]
+    scan = (
+        f"%r = dmlc.scan %f {{count = 4 : i64}} {{\n^bb0(%i: tensor<i64>, %c: {FUTURE}):\n"
+        + "\n".join(body)
+        + f"\ndmlc.yield %s : ({FUTURE}) -> ()\n}} : ({FUTURE}) -> {FUTURE}"
+    )
+    report, _ = run([start("f", 25), scan, wait("r")])
+    assert [(e.begin, e.end) for e in report.events if e.op in ("f", "s")] == [(0, 25), (35, 60), (70, 95), (105, 130), (140, 165)]
+    assert report.time == 165 and report.exposed == 125 and report.computation == 40
