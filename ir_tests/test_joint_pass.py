@@ -125,8 +125,9 @@ def test_gathers_may_move_ahead_of_their_barriers():
     assert any(op.name == "dmlc.barrier" for op in module.main.ops())
     for op in after(module, DRAFT).main.ops():
         if op.name == "dmlc.barrier":
-            trigger = op.operands[1].op
-            assert trigger is None or trigger.block is not op.block or op.block.ops.index(trigger) < op.block.ops.index(op)
+            trigger, block = op.operands[1].op, op.block
+            assert block is not None
+            assert trigger is None or trigger.block is not block or block.ops.index(trigger) < block.ops.index(op)
 
 
 def test_the_request_chooses_the_pipeline():
