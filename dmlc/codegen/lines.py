@@ -15,26 +15,31 @@ from dmlc.simulate.rows import axes_of, id_of, is_shown, is_traffic, name_of, ro
 
 
 def lines_text(function: Function, placed: Mapping[int, Op]) -> str:
-    """Text of `lines.json`: line number -> op, one line each. `with` lists what the line does besides, whose entries `merged` holds."""
-    besides = _besides(function, placed)
+    """Text of `lines.json`: line number -> op, one line each. `with` lists ops behind it that have no line of their own: another op's line does
+    them too, and has their time. `merged` holds their entries."""
+    behind = _without_line(function, placed)
     rows = []
     for line, op in sorted(placed.items()):
         if op.name != "func.return":
-            more = {"with": [id_of(o) for o in besides[op]]} if op in besides else {}
+            more = {"with": [id_of(o) for o in behind[op]]} if op in behind else {}
             rows.append(f'    "{line}": {json.dumps(line_entry(op) | more)}')
-    merged = [f"    {json.dumps(id_of(o))}: {json.dumps(line_entry(o))}" for ops in besides.values() for o in ops]
+    merged = [f"    {json.dumps(id_of(o))}: {json.dumps(line_entry(o))}" for ops in behind.values() for o in ops]
     return '{\n  "lines": {\n' + ",\n".join(rows) + '\n  },\n  "merged": {\n' + ",\n".join(merged) + "\n  }\n}\n"
 
 
-def _besides(function: Function, placed: Mapping[int, Op]) -> dict[Op, list[Op]]:
-    """Ops without a line of their own, by the op whose line does them too: the one that alone makes an operand for them."""
+def _without_line(function: Function, placed: Mapping[int, Op]) -> dict[Op, list[Op]]:
+    """Ops without a line that a trace shows, by the op with a line that they stand behind in the program: one of their own block, which runs as
+    often as they do."""
     have = set(placed.values())
     found: dict[Op, list[Op]] = {}
+    last: Op | None = None
     for op in function.ops():
-        if is_shown(op) and op not in have:
-            owner = next((v.op for v in op.operands if v.op in have and len(v.uses) == 1), None)
-            if owner is not None:
-                found.setdefault(owner, []).append(op)
+        if op in have:
+            last = op
+        elif is_shown(op):
+            near = last if last is not None and last.block is op.block else next((v.op for v in op.operands if v.op in have), None)
+            if near is not None:
+                found.setdefault(near, []).append(op)
     return found
 
 
