@@ -45,10 +45,12 @@ def unrolled(block: Block) -> None:
 
 
 def _sum_before(loop: Op, total: Value, given: Value) -> Value:
+    assert loop.block is not None
     return loop.block.insert_before(loop, Op("dmlc.add", [total, given], [total.type])).results[0]
 
 
 def _copy_before(loop: Op) -> list:
+    assert loop.block is not None and loop.parent is not None
     mapping = {loop.region.block.args[0]: loop.parent.region.block.ops[0].results[0]}
     for inner in loop.region.block.ops[:-1]:
         loop.block.insert_before(loop, inner.clone(mapping))
