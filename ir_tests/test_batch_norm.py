@@ -34,8 +34,8 @@ MOMENTUM, EPS = 0.1, 1e-5
 class OneRank:
     """What a strategy sees on a single rank: microbatches of which some are not full."""
 
-    def __init__(self, block: Block, local_types: list[TensorType]):
-        self.b, self.local_types = Builder(block), local_types
+    def __init__(self, block: Block, local_types: list[TensorType], devices: tuple[str, ...] = ()):
+        self.b, self.local_types, self.devices = Builder(block), local_types, devices
         self.valid, self.micro_index, self.filled = (block.add_arg(INDEX) for _ in range(3))
 
     def window(self, n: int, grain: int = 1) -> tuple[Value, Value]:
