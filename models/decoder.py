@@ -92,6 +92,6 @@ def make_7b(layers: int = 32, batch: int = 64, sequence: int = 2048):
     return build(4096, layers, 32, 32, 11008, 32000, sequence, batch)
 
 
-def make_70b(layers: int = 80, batch: int = 1024, sequence: int = 4096):
+def make_70b(layers: int = 80, batch: int = 128, sequence: int = 4096):
     """Llama-2-70B: hidden 8192, 64 heads over 8 key/value heads, MLP 28672, vocabulary 32000."""
     return build(8192, layers, 64, 8, 28672, 32000, sequence, batch)
