@@ -45,7 +45,9 @@ class JointRegion:
     number  op -> its node's number, `by_id` the same by id; ops that are no nodes are missing
     """
 
-    def __init__(self, block: Block, cost: CostModel, limits: Limits | None = None, bodies: Mapping[Op, Body] | None = None, ways: Container[str] | None = None):
+    def __init__(
+        self, block: Block, cost: CostModel, limits: Limits | None = None, bodies: Mapping[Op, Body] | None = None, ways: Container[str] | None = None
+    ):
         self.block, self.cost = block, cost
         self.graph = UnitGraph(block, cost)
         self.kernels = Kernels(Quotient(block), cost, limits or Limits())

@@ -63,4 +63,3 @@ def members_of(region: JointRegion, sets: Iterable[Sequence[str]]) -> list[tuple
     """Sets of ids as sets of at least two nodes."""
     found = [tuple(region.by_id[i] for i in ids if i in region.by_id) for ids in sets]
     return [members for members in found if len(members) > 1]
-

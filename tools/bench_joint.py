@@ -112,7 +112,23 @@ def profiled(model: str, gigabits: float, scratch: Path, options: argparse.Names
             raise RuntimeError("the hosts that time collectives failed")
     compile_line(model, "none", gigabits, folder)
     for what in (["--ranks", "1"], [str(folder)]):
-        command = ["taskset", "-c", str(cores[0]), sys.executable, "-m", "dmlc", "profile", *what, "--threads", "1", "--device", "cpu", "-o", str(times), *quick]
+        command = [
+            "taskset",
+            "-c",
+            str(cores[0]),
+            sys.executable,
+            "-m",
+            "dmlc",
+            "profile",
+            *what,
+            "--threads",
+            "1",
+            "--device",
+            "cpu",
+            "-o",
+            str(times),
+            *quick,
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return {"measured": show(times)}
 
