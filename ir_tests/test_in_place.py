@@ -207,3 +207,23 @@ def test_kernels_write_only_where_they_are_told():
     assert "torch.relu(x)" in emit_kernels(module) and "relu_(" not in emit_kernels(module)
 
 
+
+
+def test_an_all_reduction_works_in_the_memory_of_what_nothing_else_reads():
+    start = "comm.all_reduce_start {} {{axes = [\"data\"], combiner = \"sum\"}} : (tensor<4x4xf32>) -> !comm.future<tensor<4x4xf32>>"
+    wait = "(!comm.future<tensor<4x4xf32>>) -> tensor<4x4xf32>"
+    one = "(tensor<4x4xf32>) -> tensor<4x4xf32>"
+    body = f"""
+    %y = dmlc.exp %x : {one}
+    %z = dmlc.tanh %x : {one}
+    %f = {start.format("%y")}
+    %g = {start.format("%z")}
+    %h = {start.format("%x")}
+    %a = comm.wait %f : {wait}
+    %b = comm.wait %g : {wait}
+    %c = comm.wait %h : {wait}
+    %d = dmlc.add %z, %b : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    func.return %a, %c, %d : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>"""
+    module = module_of(body, "%x: tensor<4x4xf32>", ", ".join(["tensor<4x4xf32>"] * 3))
+    lines = [line for line in emit_model(module, "test").splitlines() if "all_reduce_start" in line]
+    assert ["given=True" in line for line in lines] == [True, False, False]

@@ -12,6 +12,7 @@ from dmlc.codegen.lifetimes import is_fresh, makes_memory, root
 from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition
+from dmlc.ops.comm import base_name
 from dmlc.ops.kernel import find_kernel
 from dmlc.ops.pointwise import Pointwise
 from dmlc.simulate.liveness import outside_values
@@ -27,11 +28,13 @@ class Reuse:
     taken   op -> by the number of a result the value whose memory it takes
     loops   results of loops that stay None where the loop runs no time: all that reads them is one sum, made in place
     merged  op -> the addition of its result to something that is there before it, which one library call does too
+    given   all-reductions of one value that nothing else reads: they may work in its memory
     """
 
     taken: dict[Op, dict[int, Value]] = field(default_factory=dict)
     loops: set[Value] = field(default_factory=set)
     merged: dict[Op, Op] = field(default_factory=dict)
+    given: set[Op] = field(default_factory=set)
 
 
 def reuse(function: Function) -> Reuse:
@@ -46,11 +49,19 @@ def reuse(function: Function) -> Reuse:
                     break
     ops = [op for block in memory.blocks for op in block]
     found.loops = {r for op in ops if op.name == "dmlc.microbatch" for r in op.results if _may_be_none(op, r, found)}
+    found.given = {op for op in ops if base_name(op) == "comm.all_reduce" and _is_given(op, memory)}
     for op in ops:
         addition = _only_addition(op)
         if addition is not None and (_adds_bias(op, addition) or _adds_rows(op, addition, found)):
             found.merged[op] = addition
     return found
+
+
+def _is_given(op: Op, memory: _Memory) -> bool:
+    """Whether the one operand has memory of its own and no other reader, so no value that shares it either."""
+    value = op.operands[0]
+    made = value.op is not None and value.op.block is op.block and bool(value.tensor.rank)
+    return len(op.operands) == 1 and made and len(value.uses) == 1 and memory.shown.get(value) == frozenset({value})
 
 
 def _only_addition(op: Op) -> Op | None:

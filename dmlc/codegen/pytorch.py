@@ -157,7 +157,8 @@ def _collective(w: Writer, op: Op) -> None:
     base = base_name(op)
     operands = ", ".join(w.operands(op)) + ","
     attrs = ", ".join(literal(op.attrs.get(key, "sum")) for key in COLLECTIVE_ATTRS[base])
-    call = f"comm.{base.split('.')[1]}{'_start' if is_start(op) else ''}(({operands}), {attrs})"
+    given = ", given=True" if op in w.reuse.given else ""
+    call = f"comm.{base.split('.')[1]}{'_start' if is_start(op) else ''}(({operands}), {attrs}{given})"
     if is_start(op):
         return w.assign(op, call)
     names = [w.names.define(r) for r in op.results]

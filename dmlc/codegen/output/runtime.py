@@ -124,10 +124,11 @@ class Collectives:
     def _is_gloo(self, group):
         return dist.get_backend(group) == "gloo"
 
-    def all_reduce_start(self, tensors, axes, combiner):
+    def all_reduce_start(self, tensors, axes, combiner, given=False):
+        """`given`: the one tensor is needed no more and may hold the result."""
         group, _ = self.mesh.group(axes)
         dtype = tensors[0].dtype
-        flat = _pack(tensors).to(REDUCED_AS.get(dtype, dtype))
+        flat = (tensors[0].reshape(-1) if given else _pack(tensors)).to(REDUCED_AS.get(dtype, dtype))
         work = dist.all_reduce(flat, REDUCE[combiner], group=group, async_op=True)
         shapes = [t.shape for t in tensors]
         return Future([work], lambda: _unpack(flat.to(dtype), shapes))
@@ -176,8 +177,8 @@ class Collectives:
 
         return Future([work], finish)
 
-    def all_reduce(self, *args):
-        return self.all_reduce_start(*args).wait()
+    def all_reduce(self, *args, **options):
+        return self.all_reduce_start(*args, **options).wait()
 
     def all_gather(self, *args):
         return self.all_gather_start(*args).wait()
