@@ -9,7 +9,7 @@
 // CHECK: dmlc.concat %big.0, %big.1
 // ORDER-LABEL: func.func @main
 // ORDER: comm.all_reduce_start %{{.*}} {axes = ["data"], combiner = "sum"{{.*}}dmlc.id = "0.c0"
-// ORDER: %small = comm.all_reduce
+// ORDER: comm.all_reduce{{.*}}tensor<128xf32>
 // ORDER: comm.all_reduce_start %{{.*}} {axes = ["data"], combiner = "sum"{{.*}}dmlc.id = "0.c1"
 builtin.module attributes {dmlc.spmd, dmlc.cluster = {device = {name = "toy", peak = {f32 = 100000000000 : i64}, memory = 1000000000 : i64, bandwidth = 1000000000000 : i64, launch = 1000 : i64, source = "test"}, count = 4 : i64, links = [{name = "wire", span = 0 : i64, alpha = 1000 : i64, bandwidth = 10000000000 : i64, source = "test"}]}} {
   dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=4]>} : () -> ()
