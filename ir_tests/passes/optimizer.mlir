@@ -10,7 +10,7 @@
 // CHECK-SAME: -> (tensor<f32> {dmlc.name = "loss"}, tensor<f32> {dmlc.name = "grad_norm"}, tensor<4xf32> {dmlc.name = "w", dmlc.updates = "w"}
 // CHECK: %[[GB:.*]] = dmlc.gradient %{{.*}}, %b
 // CHECK: %[[GW:.*]] = dmlc.gradient %{{.*}}, %w
-// CHECK: dmlc.mul %[[GW]], %[[GW]] {{.*}}dmlc.phase = "update"
+// CHECK: dmlc.square_sum %[[GW]] {{.*}}dmlc.phase = "update"
 // CHECK: dmlc.add_n %{{.*}}, %{{.*}} {
 // CHECK: dmlc.mul %w, %weight_decay
 // CHECK-NOT: dmlc.mul %b, %weight_decay
