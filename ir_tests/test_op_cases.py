@@ -174,3 +174,15 @@ def test_wrong_combiner_is_noticed() -> None:
     rule = parse_rule("d0 d1 -> d0", [v.shape for v in op.operands], [r.shape for r in op.results], combiner="sum")
     actual = [facets.run_split(op, s, xs)[0] for s in facets.legal_splits(rule)]
     assert any(not torch.allclose(a, evaluate(op, xs, promoted)[0]) for a in actual)
+
+
+# ---------------------------------------------------------------- operands that are slices
+
+
+def test_gradients_of_a_norm_read_statistics_that_are_a_slice():
+    """A rank that holds some of the rows slices the statistics; the library takes them for contiguous without looking."""
+    x, g, w = (torch.randn(4, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    mean, rstd = x.mean(-1), 1 / (x.var(-1, correction=0) + 1e-5).sqrt()
+    part = [t[:, 2:4] for t in (g, x, mean, rstd)]
+    for name, sliced in (("layer_norm_grad", [*part[:2], w[0, 0], *part[2:]]), ("layer_norm_weight_grad", part)):
+        torch.testing.assert_close(value(name, *sliced), value(name, *(t.contiguous() for t in sliced)))

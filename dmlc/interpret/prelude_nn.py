@@ -63,9 +63,9 @@ def widened(x):
 
 
 def _layer_norm_backward(g, x, w, mean, rstd, wanted):
-    """The library's gradients in x and weight, as `wanted` says."""
-    kept = mean.shape + (1,) * w.dim()
-    made = torch.ops.aten.native_layer_norm_backward(widened(g), widened(x), w.shape, mean.reshape(kept), rstd.reshape(kept), widened(w), None, [*wanted, False])
+    """The library's gradients in x and weight, as `wanted` says. It takes the statistics for contiguous without looking."""
+    mean, rstd = (t.contiguous().reshape(mean.shape + (1,) * w.dim()) for t in (mean, rstd))
+    made = torch.ops.aten.native_layer_norm_backward(widened(g), widened(x), w.shape, mean, rstd, widened(w), None, [*wanted, False])
     return made[0] if wanted[0] else made[1]
 
 
@@ -127,7 +127,7 @@ def _batch_norm_backward(x, g, w, mean, rstd, valid, wanted):
     there, gradient = _there(valid, x, g)
     if not there.numel():
         return None
-    return torch.ops.aten.native_batch_norm_backward(gradient, there, w, None, None, mean, rstd, True, 0.0, wanted)
+    return torch.ops.aten.native_batch_norm_backward(gradient, there, w, None, None, mean.contiguous(), rstd.contiguous(), True, 0.0, wanted)
 
 
 def batch_norm_sums(x, g, mean, valid):
