@@ -160,13 +160,14 @@ def work(settings: dict[str, Any]) -> int:
 
 
 def compile_cases(cases: Sequence[Case], folder: Path, gigabits: float | None) -> dict[str, tuple[Path, Any]]:
-    """Case -> its folder and its per-rank program."""
+    """Case -> its folder and its per-rank program. Those that are there already are taken as they are."""
     from dmlc.cli._profiles import load_program
 
     found = {}
     for case in cases:
         out = folder / case.name.replace(" ", "-")
-        case.compile(out, cluster_of(RANKS, gigabits))
+        if not (out / "program.mlir").exists():
+            case.compile(out, cluster_of(RANKS, gigabits))
         found[case.name] = (out, load_program(out))
     return found
 
@@ -186,8 +187,8 @@ def main(arguments: Sequence[str]) -> int:
     cases = [CASES[name] for name in options.cases]
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {RANKS} ranks, one core each, Gloo, {options.rounds} rounds", flush=True)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder:
-        programs = compile_cases(cases, Path(folder), speed_of(options.networks[0]))
+    with tempfile.TemporaryDirectory() as scratch:
+        programs = compile_cases(cases, options.folder or Path(scratch), speed_of(options.networks[0]))
         settings = {"programs": [(c.name, str(programs[c.name][0]), c.trains) for c in cases], "rounds": options.rounds, "steps": options.steps}
         print(HEAD, flush=True)
         for network in options.networks:
@@ -197,9 +198,6 @@ def main(arguments: Sequence[str]) -> int:
             for case in cases:
                 rows.append(row_of(case.name, network, programs[case.name][1], speed_of(network), found["networks"], found["programs"][case.name]))
                 print(line(rows[-1]), flush=True)
-        if options.keep:
-            for name, (out, _) in programs.items():
-                (options.keep / f"{name.replace(' ', '-')}.mlir").write_bytes((out / "program.mlir").read_bytes())
     print(summary(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
@@ -214,7 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="plain and timed steps a round")
     parser.add_argument("--seconds", type=float, default=3600, help="time limit of one network")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write what the ranks measured, and the programs, here")
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="compiled programs go here, or are here already")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write what the ranks measured here")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser
 

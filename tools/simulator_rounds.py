@@ -58,7 +58,7 @@ class Subject:
                 if not alone:
                     dist.barrier()
                 self.steps[alone]()
-            record, ops = profiled.record(), {entry["op"]: entry for entry in timing.read_lines().values()}
+            record, ops = profiled.record(), timing.read_ops()
         records: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(records, record)
         return {"version": 1, "mesh": dict(mesh.axes), "alone": alone, "ops": ops, "ranks": records}
