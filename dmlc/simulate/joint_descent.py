@@ -125,6 +125,7 @@ class Descent:
         while again and not self.exhausted:
             again = False
             for name, change in layer_moves(schedule, self.moves):
+                self.spent += len(schedule)  # all units were put in order for it
                 if self.exhausted:
                     break
                 if self.try_change(schedule, change):

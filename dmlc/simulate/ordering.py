@@ -75,31 +75,34 @@ def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
 
 
 def price(units: Units, effort: int = PRICING) -> int:
-    """Makespan of the order that a short search finds: what a decision is judged by."""
-    return _searched(units, 0, effort).time
+    """Makespan of the order that a short search finds, by shifts around stalls alone: what a decision is judged by."""
+    return _searched(units, 0, effort, short=True).time
 
 
-def _searched(units: Units, cap: int, effort: int) -> Search:
+def _searched(units: Units, cap: int, effort: int, short: bool = False) -> Search:
     search = Search(units, cap, effort)
     if not units.communicates or search.finished:
         return search
     for order in list_orders(units) if effort else [list_order(units, by_path=False)]:
         search.offer(order)
     if len(units) > EXACT and effort:
-        _improve(search)
+        _improve(search, short)
     if len(units) <= SMALL and not search.finished:
         search.offer(best_order(units, search.order, search.cap, states=200_000 if len(units) <= EXACT else effort // 50))
     return search
 
 
-def _improve(search: Search) -> None:
-    """Local search from the order at hand."""
+def _improve(search: Search, short: bool) -> None:
+    """Local search from the order at hand; a short one has neither moves of repeated layers nor windows."""
     schedule = _schedule(search)
     binding = search.cap if search.cap and sum(s.bytes for s in search.units.storages) + max(search.units.scratch, default=0) > search.cap else 0
     walk = Descent(schedule, 0, binding, search.left * len(search.units), frozenset({"order"}))
     start = walk.best()
-    walk.descend(start, 0)
-    walk.polish(start, 0)
+    if short:
+        walk.sweep_order(start, 0)
+    else:
+        walk.descend(start, 0)
+        walk.polish(start, 0)
     search.left -= walk.spent // len(search.units)
     best = walk.best()
     search.offer(tuple(best.layout.members[u][0] for u in best.order))
