@@ -62,6 +62,15 @@ def test_a_collective_without_a_start_is_waited_for_at_once() -> None:
     assert report.exposed == 10
 
 
+def test_copies_around_a_collective_are_computation_and_none_of_the_ops() -> None:
+    """3 before each, 2 after: the first start is called at 5, its collective begins at 8."""
+    copies = "test.before = 3 : i64, test.after = 2 : i64, "
+    lines = [compute("a", 5), start("s", 20), compute("b", 4), wait("s"), sync("t", 10), compute("c", 1)]
+    report, at = run([line.replace("{axes", f"{{{copies}axes") for line in lines])
+    assert at == {"a": (0, 5), "s": (8, 28), "b": (8, 12), "s_wait": (12, 28), "t": (33, 43), "c": (45, 46)}
+    assert report.by_kind["copies around collectives"] == 10 and (report.computation, report.exposed) == (20, 26)
+
+
 def test_both_sides_slow_down_while_overlapped() -> None:
     """Computation at 50 %, the collective at 80 %: in the 40 that `a` needs, 32 of the collective are done; it stalls for the other 8."""
     report, at = run([start("s", 40), compute("a", 20), wait("s")], slow={"data": (50, 80)})

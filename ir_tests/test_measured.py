@@ -134,10 +134,12 @@ def test_a_hash_is_of_the_content(tmp_path):
 
 def test_lookups():
     module, m = parsed(FUSED), sample()
-    exp, start, wait = (named(module, name) for name in ("dmlc.exp", "comm.all_reduce_start", "comm.wait"))
+    exp, start = (named(module, name) for name in ("dmlc.exp", "comm.all_reduce_start"))
     known = sample(ops={op_key(exp): 9, f"pack {op_key(start)}": 3, f"unpack {op_key(start)}": 4})
-    assert (known.op(exp), known.op(start), known.local(start), known.local(wait)) == (9, None, 3, 4)
-    assert m.op(exp) is None and m.local(wait) is None
+    assert (known.op(exp), known.op(start), known.before(start, "slow"), known.after(start)) == (9, None, 3, 4)
+    assert known.merged(sample(ops={}, calls={"slow": 50})).before(start, "slow") == 53, "the call, and packing"
+    assert sample(ops={f"call {op_key(start)}": 40}, calls={"slow": 50}).before(start, "slow") == 40, "where the whole is known"
+    assert m.op(exp) is None and (m.before(start, "slow"), m.after(start)) == (0, 0)
     assert m.collective("all_reduce", 502, 2, "loopback") == 1050 and m.collective("all_reduce", 4, 4, "loopback") is None
     assert m.collective("all_gather", 4, 2, "loopback") is None
     assert [m.collective("all_reduce", n, 2, "loopback") for n in range(0, 3000, 100)] == sorted(

@@ -132,7 +132,7 @@ def test_a_profile_adds_its_ops_to_a_database(ran):
     products = [op for op in ran.module.main.ops() if op.name in ("dmlc.linear", "dmlc.contract", "dmlc.matmul")]
     starts = [op for op in ran.module.main.ops() if op.name.endswith("_start")]
     assert products and starts and all(found.op(op) is not None or op_key(op) not in found.ops for op in products)
-    assert any(found.op(op) for op in products) and all((found.local(op) or 0) > 0 for op in starts)
+    assert any(found.op(op) for op in products) and all(found.before(op, "loopback") > 0 for op in starts)
     assert found.machine["device"] == "cpu" and found.machine["threads"] == ran.profile["ranks"][0]["machine"]["threads"]
 
 
@@ -177,8 +177,8 @@ def test_only_what_ran_alone_is_taken():
     ops = {op.id: op for op in module.main.ops()}
     assert found.op(ops["beside"]) is None, "a collective ran beside it"
     assert found.op(ops["after"]) == 75_000
-    assert (found.local(ops["start"]), found.local(ops["wait"])) == (42_500, 22_500)
-    assert found.ops[f"pack {op_key(ops['sync'])}"] == 11_000 and found.ops[f"unpack {op_key(ops['sync'])}"] == 32_000
+    assert (found.before(ops["start"], "loopback"), found.after(ops["start"])) == (42_500, 22_500)
+    assert found.ops[f"call {op_key(ops['sync'])}"] == 11_000 and found.ops[f"unpack {op_key(ops['sync'])}"] == 32_000
     assert found.collectives == {("all_reduce", 2, "loopback"): ((16, 480_000),)} or list(found.collectives.values()) == [((16, 480_000),)], "the later rank's"
     assert measurements_of(invented(module, [[STEP]], alone=True), module).collectives == {}
 

@@ -32,6 +32,9 @@ class Stated:
     def host(self, op: Op) -> int:
         return op.attrs.get("test.host", 0)
 
+    def copies(self, op: Op) -> tuple[int, int]:
+        return op.attrs.get("test.before", 0), op.attrs.get("test.after", 0)
+
     def slow_down(self, axes: Sequence[str], mesh: Any) -> tuple[int, int]:
         return self.slow.get(axes[0], (100, 100))
 

@@ -70,7 +70,7 @@ def prediction(program: Any, gigabits: float | None, network: dict[str, Any], al
     curves: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
     for kind, size, seconds in network["collectives"]:
         curves.setdefault((kind, RANKS, link), []).append((size, round(seconds * PICO)))
-    traffic = Measurements(collectives=curves, cores={link: network["core"]}, overlaps={link: tuple(network["overlap"])})
+    traffic = Measurements(collectives=curves, cores={link: network["core"]}, overlaps={link: tuple(network["overlap"])}, calls={link: round(network["call"] * PICO)})
     program.attrs["dmlc.cluster"] = cluster.to_attr()
     report = simulate_step(program, CostModel(cluster, measurements_of(alone, program).merged(traffic)))
     return report.time / PICO, report.exposed / PICO

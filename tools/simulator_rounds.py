@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dmlc.measure.collectives import LONG, SIZES, aligned, core_percent, make, overlap
+from dmlc.measure.collectives import LONG, SIZES, aligned, call_seconds, core_percent, make, overlap
 from dmlc.tools.folders import Folder, inference_step, training_step
 
 DEVICE = torch.device("cpu")
@@ -55,8 +55,7 @@ class Subject:
             profiled = timing.Profiled(self.folder.model.Program(mesh, DEVICE), mesh, DEVICE, steps, lambda _: None)
             self.targets[alone].program = profiled
             for _ in range(profiled.needed):
-                if not alone:
-                    dist.barrier()
+                dist.barrier()  # also alone: ranks of one machine share its memory, at the same time
                 self.steps[alone]()
             record, ops = profiled.record(), timing.read_ops()
         records: list[Any] = [None] * dist.get_world_size()
@@ -89,7 +88,7 @@ def network() -> dict[str, Any]:
             if times[0] < LONG:
                 times += [aligned(run, kind, DEVICE, None) for _ in range(REPEATS - 1)]
             points.append([kind, size, sorted(times)[len(times) // 2]])
-    return {"collectives": points, "core": core_percent(BESIDE), "overlap": overlap(DEVICE, BESIDE, REPEATS)}
+    return {"collectives": points, "core": core_percent(BESIDE), "overlap": overlap(DEVICE, BESIDE, REPEATS), "call": call_seconds(DEVICE)}
 
 
 def rounds(settings: dict[str, Any]) -> dict[str, Any]:

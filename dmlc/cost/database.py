@@ -25,8 +25,9 @@ COLUMNS = {
     "collectives": "kind TEXT, ranks INTEGER, link TEXT, bytes INTEGER, ps INTEGER",
     "cores": "link TEXT, percent INTEGER",
     "overlaps": "link TEXT, computing INTEGER, moving INTEGER",
+    "calls": "link TEXT, ps INTEGER",
 }
-VERSION = 1
+VERSION = 2
 
 _KNOWN: dict[str, Measurements] = {}  # by hash: what this process has read; content never changes under its hash
 _PLACES: list[Path] = []  # folders of texts that were read: their databases lie beside them
@@ -56,7 +57,7 @@ def _from_rows(rows: dict[str, list[tuple]]) -> Measurements:
     for kind, dtype, features, ps in rows["samples"]:
         samples.setdefault((kind, dtype), []).append((tuple(json.loads(features)), ps))
     overlaps = {link: (computing, moving) for link, computing, moving in rows["overlaps"]}
-    return Measurements(dict(rows["ops"]), collectives, samples, dict(rows["cores"]), overlaps, dict(rows["machine"]))
+    return Measurements(dict(rows["ops"]), collectives, samples, dict(rows["cores"]), overlaps, dict(rows["calls"]), dict(rows["machine"]))
 
 
 def write(measured: Measurements, path: Path) -> None:

@@ -24,11 +24,12 @@ class Measurements:
     """Times that were measured on one machine.
 
     ops          key of an op (`op_key`) -> ps of one run, its dispatch included; "pack KEY" and "unpack KEY" of a collective: the local copies
-                 before it starts and after it is done
+                 before it starts and after it is done; "call KEY": all that a start takes of its rank, its copies included
     collectives  (kind, ranks, link's name) -> ((bytes, ps), ...): bytes as `CostModel.collective` takes them, ps with all ranks there
     samples      (kind, dtype) -> ((features, ps), ...) of one PyTorch call (`dmlc.measure.calls` says which call and which features)
     cores        link's name -> percent of a core that a large collective keeps busy while it moves
     overlaps     link's name -> percent of their speed that (computation, a collective) keep while both run
+    calls        link's name -> ps that starting a collective takes of its rank, whatever its size
     machine      what it was measured on: "device" (cpu, cuda), "name", "threads", "torch", ...
     """
 
@@ -39,9 +40,11 @@ class Measurements:
         samples: Mapping[tuple[str, str], Sequence[tuple[Features, int]]] | None = None,
         cores: Mapping[str, int] | None = None,
         overlaps: Mapping[str, tuple[int, int]] | None = None,
+        calls: Mapping[str, int] | None = None,
         machine: Mapping[str, str] | None = None,
     ):
         self.ops, self.cores, self.overlaps, self.machine = dict(ops or {}), dict(cores or {}), dict(overlaps or {}), dict(machine or {})
+        self.calls = dict(calls or {})
         self.collectives = {key: tuple(sorted(points)) for key, points in (collectives or {}).items()}
         self.sampled = {key: tuple(sorted(points)) for key, points in (samples or {}).items()}
         self._curves: dict[tuple[str, int, str], Curve | None] = {}
@@ -62,11 +65,15 @@ class Measurements:
         """Picoseconds that an op with this one's name, types and own attributes took; None when none was measured."""
         return self.ops.get(op_key(op)) if self.ops else None
 
-    def local(self, op: Op) -> int | None:
-        """Picoseconds that a collective keeps its rank itself busy: a start with packing, a `comm.wait` with unpacking."""
-        waits = op.name == "comm.wait"
-        start = op.operands[0].op if waits else op
-        return self.ops.get(f"{'unpack' if waits else 'pack'} {op_key(start)}") if start is not None else None
+    def before(self, op: Op, link: str) -> int:
+        """Picoseconds that starting a collective takes of its rank: the call itself, and packing."""
+        key = op_key(op)
+        known = self.ops.get(f"call {key}")
+        return self.ops.get(f"pack {key}", 0) + self.calls.get(link, 0) if known is None else known
+
+    def after(self, op: Op) -> int:
+        """Picoseconds that unpacking a collective's results takes of its rank; `op` is the collective, or its start."""
+        return self.ops.get(f"unpack {op_key(op)}", 0)
 
     def collective(self, kind: str, bytes: int, ranks: int, link: str) -> int | None:
         """Picoseconds of one collective, interpolated over the sizes that were measured; None when this kind was not, on so many ranks."""
@@ -100,6 +107,7 @@ class Measurements:
             "collectives": [(*key, size, ps) for key, points in self.collectives.items() for size, ps in points],
             "cores": list(self.cores.items()),
             "overlaps": [(link, *percents) for link, percents in self.overlaps.items()],
+            "calls": list(self.calls.items()),
         }
         return {name: sorted(rows) for name, rows in found.items()}
 
@@ -123,6 +131,7 @@ class Measurements:
             {key: _union(self.samples(*key), other.samples(*key)) for key in {*self.sampled, *other.sampled}},
             {**self.cores, **other.cores},
             {**self.overlaps, **other.overlaps},
+            {**self.calls, **other.calls},
             {**self.machine, **other.machine},
         )
 

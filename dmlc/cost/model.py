@@ -152,6 +152,14 @@ class CostModel:
             time = reduced * model // known
         return Cost(time, sent_bytes(kind, size, ranks), 0, "measured")
 
+    def copies(self, op: Op) -> tuple[int, int]:
+        """Picoseconds that a collective (or its start) takes of its own rank before it begins, calling and packing, and after it is done,
+        unpacking: as measured, else nothing."""
+        if self.measured is None or "axes" not in op.attrs:
+            return 0, 0
+        link = self.collectives.path(op.attrs["axes"], Mesh.around(op)).outer.name
+        return self.measured.before(op, link), self.measured.after(op)
+
     def startup(self, kind: str, axes: Sequence[str], mesh: Mesh) -> int:
         """Picoseconds a collective takes however small it is: what merging two saves."""
         return self.collective(kind, 0, axes, mesh).time

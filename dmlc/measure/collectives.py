@@ -19,16 +19,18 @@ LARGE, QUICK_LARGE = 16 * MIB, 2 * MIB  # for overlap
 ROUNDS, QUICK_ROUNDS = 7, 3
 FEW = 3  # rounds of collectives that take longer than `LONG` seconds
 LONG = 0.3
+CALLED, CALLS = 64 * KIB, 25  # bytes and number of the collectives whose calls are timed
 PRODUCT = 384  # side of the matrix products that compute during a collective
 
 
 @dataclass
 class Found:
-    """Seconds by (kind, ranks, bytes); percent of a core while moving; percent of speed kept by (computation, collectives)."""
+    """Seconds by (kind, ranks, bytes); percent of a core while moving; percent of speed kept by (computation, collectives); seconds of a call."""
 
     seconds: dict[tuple[str, int, int], list[float]] = field(default_factory=dict)
     core: int | None = None
     overlap: tuple[int, int] | None = None
+    call: float | None = None
 
 
 def measure_collectives(device: torch.device, quick: bool, say: Callable[[str], None]) -> Found:
@@ -44,6 +46,7 @@ def measure_collectives(device: torch.device, quick: bool, say: Callable[[str], 
     size = QUICK_LARGE if quick else LARGE
     if device.type == "cpu":
         found.core = core_percent(size)
+    found.call = call_seconds(device)
     found.overlap = overlap(device, size, FEW if quick else ROUNDS)
     return found
 
@@ -147,6 +150,23 @@ def core_percent(size: int) -> int:
     percent = torch.tensor(100 * (time.process_time() - used) / (time.perf_counter() - begin), dtype=torch.float64)
     dist.all_reduce(percent)
     return max(1, round(float(percent) / dist.get_world_size()))
+
+
+def call_seconds(device: torch.device) -> float:
+    """Seconds from calling an asynchronous all-reduce to going on: on a processor its own threads take the core meanwhile. The median of
+    calls with computation before and behind them, the mean over the ranks."""
+    compute, x, found = _Products(device), torch.zeros(CALLED // 4, device=device), []
+    for _ in range(CALLS):
+        compute.run(2)
+        _synchronize(device)
+        begin = time.perf_counter()
+        work = dist.all_reduce(x, async_op=True)
+        found.append(time.perf_counter() - begin)
+        compute.run(2)
+        work.wait()  # type: ignore[union-attr]
+    mean = torch.tensor(statistics.median(found), dtype=torch.float64, device=device)
+    dist.all_reduce(mean)
+    return float(mean) / dist.get_world_size()
 
 
 def overlap(device: torch.device, size: int, rounds: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ def measurements_of(profile: Mapping[str, Any], module: Module) -> Measurements:
     collectives: dict[tuple, list[int]] = defaultdict(list)
     for record in profile["ranks"]:
         for step in record["steps"]:
-            for key, ns in _own_times(step, profile["ops"], by_id):
+            for key, ns in _own_times(step, profile["ops"], by_id, "pack" if profile["alone"] else "call"):
                 times[key].append(ns)
     if not profile["alone"]:
         for steps in zip(*(record["steps"] for record in profile["ranks"])):
@@ -40,15 +40,16 @@ def _median(nanoseconds: list[int]) -> int:
     return max(1, round(statistics.median(nanoseconds) * PS))
 
 
-def _own_times(step: list, entries: Mapping[str, Any], by_id: Mapping[str, Op]) -> Iterator[tuple[str, int]]:
-    """(key, nanoseconds) of a step's computations that ran alone, and of what collectives took of the rank itself."""
+def _own_times(step: list, entries: Mapping[str, Any], by_id: Mapping[str, Op], starting: str) -> Iterator[tuple[str, int]]:
+    """(key, nanoseconds) of a step's computations that ran alone, and of what collectives took of the rank itself; `starting`: what the
+    time of a start is called."""
     moving = [(e[2], e[3]) for e in step if "axes" in entries[e[0]]]
     for id_, _, begin, end, packing, unpacking in step:
         op, entry = by_id.get(id_), entries[id_]
         if op is None:
             continue
         if "axes" in entry:
-            yield f"pack {op_key(op)}", packing
+            yield f"{starting} {op_key(op)}", packing
             if not entry["start"]:
                 yield f"unpack {op_key(op)}", unpacking
         elif op.name == "comm.wait":

@@ -63,7 +63,8 @@ def measurements(found: Found, link: str, device: torch.device) -> Measurements:
         collectives.setdefault((kind, ranks, link), []).append((size, timing_of(seconds).ps))
     cores = {link: found.core} if found.core is not None else {}
     overlaps = {link: found.overlap} if found.overlap is not None else {}
-    return Measurements(collectives=collectives, cores=cores, overlaps=overlaps, machine=machine(device))
+    calls = {link: round(found.call * 1e12)} if found.call is not None else {}
+    return Measurements(collectives=collectives, cores=cores, overlaps=overlaps, calls=calls, machine=machine(device))
 
 
 def noise(found: Found) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dmlc.ir.location import DmlcError
-from dmlc.simulate.kinds import COMPUTATION
+from dmlc.simulate.kinds import COMPUTATION, COPIES
 from dmlc.simulate.step import StepReport
 
 PS = 1000  # a nanosecond
@@ -104,7 +104,7 @@ def _medians(steps: list[list]) -> dict[tuple[str, int], Measured]:
     return {key: Measured(*(round(statistics.median(column) * PS) for column in zip(*times))) for key, times in found.items()}
 
 
-EXPOSED, COPIES, HIDDEN = "exposed communication", "copies around collectives", "views, constants, sums of loops"
+EXPOSED, HIDDEN = "exposed communication", "views, constants, sums of loops"
 
 
 def _spent(step: list, entries: Mapping[str, Any]) -> dict[str, int]:
@@ -127,9 +127,9 @@ def _parts(simulated: StepReport, steps: list[list], entries: Mapping[str, Any],
     """Medians over the steps; what they leave of the median step is what medians do: they need not add up."""
     spent = [_spent(s, entries) for s in steps]
     measured = {name: round(statistics.median(s[name] for s in spent) * PS) for name in {name for s in spent for name in s}}
-    predicted = {**_computed(simulated), EXPOSED: simulated.exposed, "waiting for the host": simulated.starved}
+    predicted = {**_computed(simulated), COPIES: simulated.by_kind.get(COPIES, 0), EXPOSED: simulated.exposed, "waiting for the host": simulated.starved}
     predicted[HIDDEN] = step[0] - sum(predicted.values())
-    order = (*COMPUTATION, EXPOSED, "waiting for the host", COPIES, HIDDEN)
+    order = (*COMPUTATION, EXPOSED, "waiting for the host", HIDDEN)
     found = {name: (predicted.get(name, 0), measured.get(name, 0)) for name in order}
     found["rest"] = (0, step[1] - sum(measured.values()))
     return {name: both for name, both in found.items() if any(both)}

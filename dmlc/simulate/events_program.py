@@ -15,7 +15,7 @@ from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType
 from dmlc.ops.comm import is_start
-from dmlc.simulate.kinds import kind_of
+from dmlc.simulate.kinds import COPIES, kind_of
 from dmlc.simulate.rows import COMPUTE_ROW, axes_of, id_of, is_shown, is_traffic, name_of, row_of
 
 # Instructions are tuples that begin with one of these.
@@ -111,6 +111,8 @@ class Compiler:
             self._regions(op)
         elif op.name == "comm.wait":
             self._emit(WAIT, self._item(op, Cost()), self._slot_of(op.operands[0]), self._mark(op))
+            if (start := op.operands[0].op) is not None:
+                self._copy(start, self.cost.copies(start)[1])
         elif is_traffic(op):
             self._traffic(op)
         else:
@@ -127,10 +129,19 @@ class Compiler:
     def _traffic(self, op: Op) -> None:
         """A start, or a collective or message that is waited for at once."""
         axes, price, host = axes_of(op), self.cost.op(op), self.cost.host(op)
+        before, after = self.cost.copies(op)
+        self._copy(op, before)
         item, slot = self._item(op, price, host), self._slot_of(op.results[0]) if is_start(op) else self._new_slot()
         self._emit(POST, item, slot, self._stream_of(axes), price.time, host, self._mark(op), self.channel(op, axes))
         if not is_start(op):
             self._emit(WAIT, NO_OP, slot, NO_OP)
+            self._copy(op, after)
+
+    def _copy(self, op: Op, time: int) -> None:
+        """What a collective takes of its own rank; no op of the program, so not shown by itself."""
+        if time:
+            self.program.items.append(Item(op, id_of(op), COMPUTE_ROW, name_of(op), False, COPIES, Cost(time, source="measured")))
+            self._emit(COMPUTE, len(self.program.items) - 1, self._delayed(time), 0, NO_OP)
 
     def _stream_of(self, axes: tuple[str, ...]) -> int:
         if axes not in self._stream:

@@ -8,7 +8,8 @@ from dmlc.simulate.categories import is_update
 from dmlc.simulate.rows import is_traffic
 
 # A kernel of several ops is of the first of these kinds that one of them is of.
-COMPUTATION = ("update", "attention", "convolution", "matmul", "reduction", "pointwise", "data movement")
+COPIES = "copies around collectives"  # what calling, packing and unpacking takes of a rank
+COMPUTATION = ("update", "attention", "convolution", "matmul", "reduction", "pointwise", "data movement", COPIES)
 OF_FAMILY = {
     "matmul": ("contract", "linear", "matmul"),
     "convolution": ("conv",),
