@@ -98,18 +98,17 @@ def training_step(folder: Folder, samples: Callable[[int], tuple] | None = None,
 
     mesh, device = folder.runtime.Mesh(folder.table.MESH), torch.device("cpu")
     state = folder.state.State(folder.table, mesh, device)
-    program = program(mesh, device) if program is not None else folder.model.Program(mesh, device)
+    running = program(mesh, device) if program is not None else folder.model.Program(mesh, device)
     rows = folder.data.input_rows(folder.table)
     layout = folder.data.Layout(rows, mesh)
     batch, count = folder.table.TRAIN["batch"], layout.microbatches
-    if samples is None:
-        samples = folder.data.Synthetic(rows, batch, 0).__getitem__
-    inputs = layout.tensors({i: samples(i) for i in layout.needed(count, batch)}, count, batch)
+    sample = folder.data.Synthetic(rows, batch, 0).__getitem__ if samples is None else samples
+    inputs = layout.tensors({i: sample(i) for i in layout.needed(count, batch)}, count, batch)
     state.set(**HYPERS, batch_size=batch, microbatches=count)
 
     def step() -> float:
         with torch.no_grad(), folder.active():
-            return float(state.update(program(state.values, inputs))["loss"])
+            return float(state.update(running(state.values, inputs))["loss"])
 
     return step
 
@@ -122,13 +121,13 @@ def inference_step(folder: Folder, program: Any = None) -> Callable[[], float]:
     with folder.active():
         mesh = folder.runtime.Mesh(folder.table.MESH)
         weights = folder.launch.load_weights(mesh, device)
-        program = program(mesh, device) if program is not None else folder.model.Program(mesh, device)
+        running = program(mesh, device) if program is not None else folder.model.Program(mesh, device)
         wanted = [a for a in folder.table.ARGUMENTS if a["role"] == "input"]
         given = {a["name"]: folder.launch.synthetic(a, i) for i, a in enumerate(wanted)}
         inputs = {a["name"]: folder.runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]) for a in wanted}
 
     def step() -> float:
         with torch.no_grad(), folder.active():
-            return float(program(weights, inputs)[0].sum())
+            return float(running(weights, inputs)[0].sum())
 
     return step

@@ -65,15 +65,14 @@ class Subject:
     @contextlib.contextmanager
     def _collectives(self, alone: bool) -> Iterator[None]:
         """The runtime's collectives as local copies, or as they are."""
-        before = self.folder.runtime.dist
+        runtime: Any = self.folder.runtime
+        before = runtime.dist
         if alone:
-            import importlib
-
-            self.folder.runtime.dist = importlib.import_module("alone").Alone("gloo")
+            runtime.dist = self.folder.alone.Alone("gloo")
         try:
             yield
         finally:
-            self.folder.runtime.dist = before
+            runtime.dist = before
 
 
 def network() -> dict[str, Any]:

@@ -97,7 +97,7 @@ def add_rows(total, values, *indices):
     """`values` added to `total`, in its memory, at the indices of the leading dims."""
     if len(indices) > 1 or total.dim() < 2 or total.device.type != "cpu":
         return total.index_put_(indices, values, accumulate=True)
-    rows = indices[0].reshape(-1).long()
+    rows = next(iter(indices)).reshape(-1).long()
     rows = torch.where(rows < 0, rows + total.shape[0], rows)
     return total.index_add_(0, rows, values.reshape(rows.numel(), *total.shape[1:]))
 

@@ -228,7 +228,7 @@ def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps, out=No
     if p.device.type != "cpu" or not is_dense(p):
         made = adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps)
         return tuple(x if o is None else o.copy_(x) for o, x in zip(out, made))
-    new = [o if o is x and x.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(x) for o, x in zip(out, (p, m, v))]
+    new = [x if o is x and x.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(x) for o, x in zip(out, (p, m, v))]
     g = g if g.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
     flat = [x.as_strided((x.numel(),), (1,)) for x in (new[0], g, new[1], new[2])]
     adam_in_place(*flat, *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
@@ -256,7 +256,7 @@ def adam_in_place(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
     late = torch.tensor(_LATE)
     for part, gradient, first, second in zip(*pieces):
         gradient = gradient if scale == 1 else gradient * scale
-        torch._fused_adamw_([part], [gradient], [first], [second], [], [late], amsgrad=False, maximize=False, **options)
+        torch._fused_adamw_([part], [gradient], [first], [second], [], [late], amsgrad=False, maximize=False, **options)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
