@@ -24,6 +24,7 @@ REACHED = {"a100": 87, "h100": 80, "h200": 82, "gh200": 84, "b200": 78, "mi300x"
 USUAL_REACHED = 80
 # Rows and columns of a tile, and percent of a unit's best rate: a smaller tile reads more for each product.
 TILES = ((256, 128, 100), (128, 256, 100), (128, 128, 95), (128, 64, 80), (64, 128, 80), (64, 64, 62), (64, 32, 42), (32, 64, 42), (32, 32, 28), (16, 64, 25), (64, 16, 25))
+LEAST_PART = 128  # of the inner dim; a shorter one takes as long
 SPLITS = (1, 2, 4, 8, 16, 32)
 FILL = 96  # products of the inner dim that filling the pipeline and writing the tile are worth
 # Percent of the best product's rate.
@@ -88,14 +89,15 @@ def product(shape: Product, rate: int, units: int) -> int:
         return 0
     if not units:
         return -(-2 * shape.macs * PICO // rate)
-    return min(_tiled(shape, rate, units, tile, split) for tile in TILES for split in SPLITS if split == 1 or shape.k >= 128 * split)
+    return min(_tiled(shape, rate, units, tile, split) for tile in TILES for split in SPLITS)
 
 
 def _tiled(shape: Product, rate: int, units: int, tile: tuple[int, int, int], split: int) -> int:
     rows, columns, share = tile
     tiles = shape.batch * -(-shape.m // rows) * -(-shape.n // columns) * split
     waves = -(-tiles // units)
-    inner = -(-shape.k // split) + FILL + (FILL // 2 if split > 1 else 0)  # parts are added up
+    part = shape.k if split == 1 else max(-(-shape.k // split), LEAST_PART)
+    inner = part + FILL + (FILL // 2 if split > 1 else 0)  # parts are added up
     return -(-waves * 2 * rows * columns * inner * PICO * 100 * units // (rate * share))
 
 
