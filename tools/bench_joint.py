@@ -205,15 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--lines", nargs="+", choices=ABLATION, default=list(ABLATION), help="lines of the table; joint has to be among them")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0], metavar="GBIT", help="link speeds in Gbit/s")
-    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how often the sides take turns")
-    parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")
-    parser.add_argument("--buckets", type=int, nargs="+", default=training.BUCKETS_MB, metavar="MB", help="DDP's bucket sizes to choose from")
+    training.add_turns(parser, seconds=3600)
     parser.add_argument("--measured", action="store_true", help="measure the prices on these hosts and this link first")
     parser.add_argument("--size", choices=TOKENS, default="full", help="small models show in seconds that everything runs")
-    parser.add_argument("--seconds", type=float, default=3600, help="time limit of one model at one link speed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser
 
 

@@ -242,16 +242,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_turns(parser, seconds=1800)
+    parser.add_argument("--ddp-only", action="store_true", help="without the emitted program")
+    parser.add_argument("--size", choices=MODELS, default="", help="a small model shows in seconds that everything runs")
+    return parser
+
+
+def add_turns(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """Options of every benchmark that times its sides in turns on two hosts; `seconds` is the usual time limit of one link speed."""
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0], metavar="GBIT", help="link speeds in Gbit/s")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="how often the sides take turns")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="steps a turn")
     parser.add_argument("--buckets", type=int, nargs="+", default=BUCKETS_MB, metavar="MB", help="DDP's bucket sizes to choose from")
-    parser.add_argument("--ddp-only", action="store_true", help="without the emitted program")
-    parser.add_argument("--size", choices=MODELS, default="", help="a small model shows in seconds that everything runs")
-    parser.add_argument("--seconds", type=float, default=1800, help="time limit of one link speed")
+    parser.add_argument("--seconds", type=float, default=seconds, help="time limit of one model at one link speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    return parser
 
 
 if __name__ == "__main__":

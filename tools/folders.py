@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,25 +29,18 @@ def cluster_of(ranks: int, gigabits: float | None, ranks_per_host: int = 1) -> A
 def compile_folder(source: str, out: Path, ranks: int, plan: str, cluster: Any, train: bool, **options: Any) -> Any:
     """What `dmlc compile SOURCE --devices RANKS --plan PLAN [--train]` does, for `cluster`; the model returns its loss, or has one of its own.
 
-    `loss` names the loss of a training step, `clip` says whether it clips gradients, `batch_norm` over what its statistics are, `request` adds entries to the module's request, `attrs` to the module's attributes; the rest are `driver.Options`.
+    `loss` names the loss of a training step, `clip` says whether it clips gradients, `batch_norm` over what its statistics are; the rest are
+    `driver.Options`.
     """
     from dmlc import driver
     from dmlc.cli.compile import kernels_of
     from dmlc.codegen.folder import Evaluation, write_folder
-    from dmlc.ir.attributes import AttrDict
     from dmlc.training import Training
 
-    attrs: Mapping[str, Any] = options.pop("attrs", {})
-    more: Mapping[str, Any] = options.pop("request", {})
     wanted = {name: options.pop(name) for name in ("loss", "optimizer", "clip", "batch_norm") if name in options}
     training = Training(**{"loss": "", "optimizer": "adamw", **wanted}) if train else None
-    given = driver.Options(ranks, plan, target="cpu", train=training, **options)
+    given = driver.Options(ranks, plan, cluster=cluster, train=training, **options)
     loaded = driver.load(source, given)
-    for each in filter(None, (loaded, loaded.evaluation)):
-        each.module.attrs.update({"dmlc.cluster": cluster.to_attr(), **attrs})
-        if more:
-            driver.annotate(each.module, given, "train" if each is loaded else "eval")
-            each.module.attrs["dmlc.request"] = AttrDict({**each.module.attrs["dmlc.request"], **more})
     compiled = driver.compile_model(loaded, given)
     evaluation = Evaluation(compiled.evaluation.module, kernels_of(compiled.evaluation)) if compiled.evaluation is not None else None
     weights, record = driver.final_weights(compiled), driver.plan_record(compiled)

@@ -80,8 +80,17 @@ def refuse_mixed(given: dict[str, Any]) -> None:
             raise DmlcError(f"{_option(name)} is for --optimizer adam or adamw")
 
 
-def refuse_run_time(argv: Sequence[str]) -> None:
-    """Learning rate, steps and the like are arguments of the program, not of the compiler."""
+def parse_compilation(p: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command that compiles. Ends in a usage error for learning rate, steps and the like, which are arguments of the
+    program."""
+    try:
+        _refuse_run_time(argv)
+    except DmlcError as e:
+        p.error(e.message)
+    return p.parse(argv)
+
+
+def _refuse_run_time(argv: Sequence[str]) -> None:
     for word in argv:
         name = word.split("=")[0]
         if name in RUN_TIME:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmlc.cli._train_options import add_options, refuse_run_time, training_of
+from dmlc.cli._train_options import add_options, parse_compilation, training_of
 from dmlc.cli.arguments import Parser, Usage
 from dmlc.ir.location import DmlcError, Loc
 
@@ -59,11 +59,7 @@ def add_request(p: Parser) -> None:
 
 def main(argv: Sequence[str]) -> int:
     p = parser()
-    try:
-        refuse_run_time(argv)
-    except DmlcError as e:
-        p.error(e.message)
-    args = p.parse(argv)
+    args = parse_compilation(p, argv)
     if args.model is None:
         p.error("no MODEL given")
     options = options_of(args)

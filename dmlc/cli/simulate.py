@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmlc.cli._train_options import add_options, refuse_run_time
+from dmlc.cli._train_options import add_options, parse_compilation
 from dmlc.cli.arguments import Parser, Usage
 from dmlc.cli.compile import add_request
 from dmlc.ir.location import DmlcError, Loc
@@ -49,11 +49,7 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     p = parser()
-    try:
-        refuse_run_time(argv)
-    except DmlcError as e:
-        p.error(e.message)
-    args = p.parse(argv)
+    args = parse_compilation(p, argv)
     if args.print_cluster:
         return print_cluster(args)
     if args.model is None:
