@@ -19,7 +19,7 @@ from dmlc.cost.work import bytes_of, type_bytes
 from dmlc.ir import registry
 from dmlc.ir.core import Module, Op, Value
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import own_attrs
+from dmlc.ops.base import signature
 from dmlc.ops.kernel import find_kernel
 
 __all__ = ["CostModel", "bytes_of", "type_bytes", "view_operand"]
@@ -60,7 +60,7 @@ class CostModel:
             return self._region_op(op)
         if op.name == "kernel.fused":
             return self._priced(op)
-        key = _key(op)
+        key = signature(op)
         if key not in self._ops:
             self._ops[key] = self._priced(op)
         return self._ops[key]
@@ -154,11 +154,21 @@ class CostModel:
 
     def copies(self, op: Op) -> tuple[int, int]:
         """Picoseconds that a collective (or its start) takes of its own rank before it begins, calling and packing, and after it is done,
-        unpacking: as measured, else nothing."""
-        if self.measured is None or "axes" not in op.attrs:
+        unpacking: as measured, else `call` and nothing."""
+        if "axes" not in op.attrs:
             return 0, 0
-        link = self.collectives.path(op.attrs["axes"], Mesh.around(op)).outer.name
-        return self.measured.before(op, link), self.measured.after(op)
+        mesh = Mesh.around(op)
+        if self.measured is None:
+            return self.call(op.attrs["axes"], mesh), 0
+        link = self.collectives.path(op.attrs["axes"], mesh).outer.name
+        return self.measured.before(op, link, self.call(op.attrs["axes"], mesh)), self.measured.after(op)
+
+    def call(self, axes: Sequence[str], mesh: Mesh) -> int:
+        """Picoseconds of computation that starting a collective over `axes` takes of its rank, whatever its size: measured, or Gloo's; where
+        a host issues to a device it is among the host's."""
+        link = self.collectives.path(axes, mesh).outer
+        known = self.measured.calls.get(link.name) if self.measured is not None else None
+        return known if known is not None else gloo.CALL if link.backend == "gloo" else 0
 
     def startup(self, kind: str, axes: Sequence[str], mesh: Mesh) -> int:
         """Picoseconds a collective takes however small it is: what merging two saves."""
@@ -181,11 +191,6 @@ class CostModel:
     def link_index(self, axes: Sequence[str], mesh: Mesh) -> int:
         """A number for the physical link that collectives over `axes` take: equal for those that share one."""
         return self.collectives.level(axes, mesh)
-
-
-def _key(op: Op) -> tuple:
-    """What decides an op's price."""
-    return (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])))
 
 
 def parts(op: Op) -> list[Op]:

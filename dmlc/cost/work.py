@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dmlc.ir import registry
 from dmlc.ir.core import Op, Value
-from dmlc.ir.types import BYTES, FutureType, TensorType, Type
+from dmlc.ir.types import FutureType, TensorType, Type
 from dmlc.ops.base import flops_of, index_of, rule_of
 
 CONTRACTION, CONVOLUTION, ATTENTION = "contraction", "convolution", "attention"
@@ -42,11 +42,9 @@ def is_view(op: Op) -> bool:
 
 def type_bytes(type_: Type) -> int:
     """Bytes of a value; an unknown size counts as 1."""
-    if isinstance(type_, FutureType):
-        return sum(map(type_bytes, type_.types))
-    if not isinstance(type_, TensorType):
-        return 0
-    return math.prod([n if isinstance(n, int) else 1 for n in type_.shape]) * BYTES[type_.dtype]
+    if isinstance(type_, TensorType):
+        return type_.least_bytes
+    return sum(map(type_bytes, type_.types)) if isinstance(type_, FutureType) else 0
 
 
 def bytes_of(values: Iterable[Value]) -> int:

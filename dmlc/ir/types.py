@@ -6,8 +6,9 @@ Sizes are integers or symbolic dimensions (`dmlc.ir.dims.Dim`). Data types carry
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
 if TYPE_CHECKING:
     from dmlc.ir.dims import Dim
@@ -31,24 +32,46 @@ class Type:
         return type_text(self)
 
 
-@dataclass(frozen=True, slots=True)
 class TensorType(Type):
-    """A dense tensor. `shape` holds integers or `Dim`s; rank 0 is a scalar."""
+    """A dense tensor. `shape` holds integers or `Dim`s; rank 0 is a scalar.
+
+    Equal types are one object: types are in every key that passes look up, and comparing and hashing objects costs nothing.
+    """
+
+    __slots__ = ("shape", "dtype", "rank", "is_float", "is_static", "_bytes")
+    __match_args__ = ("shape", "dtype")
+    _known: ClassVar[dict[tuple, TensorType]] = {}
 
     shape: tuple[Size, ...]
     dtype: str
+    rank: int
+    is_float: bool
+    is_static: bool
+    _bytes: int
 
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
+    def __new__(cls, shape: Iterable[Size], dtype: str) -> TensorType:
+        shape = tuple(shape)
+        found = cls._known.get((shape, dtype))
+        return found if found is not None else cls._make(shape, dtype)
 
-    @property
-    def is_float(self) -> bool:
-        return self.dtype in FLOATS
+    @classmethod
+    def _make(cls, shape: tuple[Size, ...], dtype: str) -> TensorType:
+        made = object.__new__(cls)
+        static = all(isinstance(n, int) for n in shape)
+        facts = {"shape": shape, "dtype": dtype, "rank": len(shape), "is_float": dtype in FLOATS, "is_static": static}
+        facts["_bytes"] = math.prod(n if isinstance(n, int) else 1 for n in shape) * BYTES[dtype]
+        for name, value in facts.items():
+            object.__setattr__(made, name, value)
+        return cls._known.setdefault((shape, dtype), made)
 
-    @property
-    def is_static(self) -> bool:
-        return all(isinstance(n, int) for n in self.shape)
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a type cannot be changed ({name})")
+
+    def __reduce__(self) -> tuple:
+        return TensorType, (self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"TensorType(shape={self.shape!r}, dtype={self.dtype!r})"
 
     @property
     def numel(self) -> int:
@@ -58,9 +81,14 @@ class TensorType(Type):
     @property
     def bytes(self) -> int:
         """Size in bytes of a dense copy (static shapes only)."""
-        return self.numel * BYTES[self.dtype]
+        return self._bytes if self.is_static else self.numel * BYTES[self.dtype]
 
-    def with_shape(self, shape) -> TensorType:
+    @property
+    def least_bytes(self) -> int:
+        """Size in bytes where an unknown size counts as 1."""
+        return self._bytes
+
+    def with_shape(self, shape: Iterable[Size]) -> TensorType:
         return TensorType(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: str) -> TensorType:

@@ -117,7 +117,7 @@ class OpDef:
 
         A tensor op is judged by its types and own attributes alone, so equal ones are looked at once.
         """
-        key = None if op.regions or op.dialect != "dmlc" else _signature(op)
+        key = None if op.regions or op.dialect != "dmlc" else _typed_signature(op)
         if key is None or key not in _VERIFIED:
             cls._verify(op)
             if key is not None:
@@ -207,7 +207,7 @@ _RULES: dict[Any, Rule] = {}
 _VERIFIED: set[Any] = set()
 
 
-def _signature(op: Op) -> tuple | None:
+def _typed_signature(op: Op) -> tuple | None:
     """What an op's types and own attributes are, None where that cannot be hashed (it is wrong then, and told so in full)."""
     own = [(k, type(v), v) for k, v in op.attrs.items() if "." not in k]
     key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own, key=lambda kv: kv[0])))
@@ -223,9 +223,19 @@ def own_attrs(op: Op) -> dict[str, Any]:
     return {k: v for k, v in op.attrs.items() if "." not in k}
 
 
+def own_key(op: Op) -> tuple[tuple[str, Any], ...]:
+    """The op's own attributes by name, as part of a key."""
+    return tuple(sorted([kv for kv in op.attrs.items() if "." not in kv[0]])) if op.attrs else ()  # names differ: values are never compared
+
+
+def signature(op: Op) -> tuple:
+    """What an op does, as far as it is known without the values: its name, types and own attributes."""
+    return (op.name, tuple([v.type for v in op.operands]), tuple([r.type for r in op.results]), own_key(op))
+
+
 def rule_of(op: Op) -> Rule:
     """The factor rule bound to the op's shapes (cached by name, types and own attributes)."""
-    key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])))
+    key = signature(op)
     rule = _RULES.get(key)
     if rule is None:
         rule = _RULES[key] = _bind_rule(op)

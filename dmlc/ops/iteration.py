@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dmlc.ir.core import Block, Op, Value
-from dmlc.ops.base import own_attrs, rule_of
+from dmlc.ops.base import rule_of, signature
 from dmlc.ops.kernel import REDUCTIONS, SOURCES, decomposed, is_free, is_primitive
 
 UNIT = -1  # the iteration dim of a size-1 dim: none
@@ -97,8 +97,7 @@ class _Classes:
 
 def facts_of(op: Op) -> Facts | None:
     """Facts of a primitive or a composite; None when the op cannot be in a kernel because of its dims."""
-    key = tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))
-    return _facts(op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), key)
+    return _facts(*signature(op))
 
 
 @lru_cache(maxsize=16384)

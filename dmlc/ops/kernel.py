@@ -9,7 +9,7 @@ from dmlc.ir import registry
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.location import DmlcError
-from dmlc.ops.base import REQUIRED, definition, own_attrs
+from dmlc.ops.base import REQUIRED, definition, signature
 from dmlc.ops.structural import RegionOp, Structural
 
 # Reductions a row kernel knows, with the combiner of each.
@@ -131,8 +131,7 @@ def in_kernel(op: Op) -> bool:
 
 def decomposed(op: Op) -> Block | None:
     """A block computing a composite from primitives, its arguments the operands, ending in `kernel.yield`; None when some part is no primitive."""
-    key = tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))
-    return _decomposed(op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), key)
+    return _decomposed(*signature(op))
 
 
 @lru_cache(maxsize=4096)
