@@ -35,6 +35,7 @@ PER_RANK = (
     "canonicalize",
     "cse",
     "dce",
+    "sparse-gradients",
     "overlap-split",
     "layout",
     *PASSES,

@@ -132,7 +132,7 @@ class JointRegion:
 
     def _stream(self, axes: Sequence[str]) -> Stream:
         computing, moving = self.cost.slow_down(axes, self.graph.mesh)
-        return Stream(",".join(axes), computing, moving, self.cost.link_index(axes, self.graph.mesh))
+        return Stream(",".join(axes), computing, moving, self.cost.link_index(axes, self.graph.mesh), self.cost.call(axes, self.graph.mesh))
 
     def _buffers(self) -> list[Buffer]:
         """Buffers by node; what is left out belongs to the node it stands before, as far as it has a buffer of its own."""

@@ -211,7 +211,7 @@ def trial(block: Block, choice: Choice, cost: CostModel) -> int | None:
     """Simulated time of the block's module when `choice` is applied to a copy; None when it cannot be."""
     from dmlc.ir.location import DmlcError
 
-    copy = _copy_of(block)
+    copy = copy_of(block)
     try:
         apply(copy, choice)
     except DmlcError:
@@ -219,7 +219,7 @@ def trial(block: Block, choice: Choice, cost: CostModel) -> int | None:
     return price(UnitGraph(copy, cost).units())
 
 
-def _copy_of(block: Block) -> Block:
+def copy_of(block: Block) -> Block:
     """The same block in a copy of its function, in a module with the same mesh."""
     function = block.terminator.function
     assert function is not None and function.parent is not None

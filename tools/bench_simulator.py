@@ -187,6 +187,8 @@ def main(arguments: Sequence[str]) -> int:
     cases = [CASES[name] for name in options.cases]
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {RANKS} ranks, one core each, Gloo, {options.rounds} rounds", flush=True)
     rows: list[Row] = []
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         programs = compile_cases(cases, options.folder or Path(scratch), speed_of(options.networks[0]))
         settings = {"programs": [(c.name, str(programs[c.name][0]), c.trains) for c in cases], "rounds": options.rounds, "steps": options.steps}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dmlc.cost.cost import transfer
 
 WAKE = 200_000_000  # picoseconds before the first byte of a collective moves
+CALL = 400_000_000  # of the rank that starts one, before it goes on: Gloo's threads take the core meanwhile (0.2 to 0.5 ms as measured)
 CORE = 840 * 10**6  # bytes a second of an all-reduce that a core moves and adds up
 GATHER_CORE = 565 * 10**6  # of a gather's result: it is copied twice more
 WIRE = 95  # percent of a link's bandwidth that payload gets

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from dmlc.codegen.output.timing import machine
 from dmlc.cost.database import add
 from dmlc.cost.measured import Measurements
-from dmlc.measure.collectives import Found, measure_collectives
+from dmlc.measure.collectives import Found, expected, measure_collectives
 from dmlc.measure.timer import timing_of
 
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 def measurements(found: Found, link: str, device: torch.device) -> Measurements:
     collectives: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
     for (kind, ranks, size), seconds in found.seconds.items():
-        collectives.setdefault((kind, ranks, link), []).append((size, timing_of(seconds).ps))
+        collectives.setdefault((kind, ranks, link), []).append((size, round(expected(seconds) * 1e12)))
     cores = {link: found.core} if found.core is not None else {}
     overlaps = {link: found.overlap} if found.overlap is not None else {}
     calls = {link: round(found.call * 1e12)} if found.call is not None else {}

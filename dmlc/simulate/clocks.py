@@ -18,11 +18,13 @@ FULL = 100  # percent
 
 @dataclass(frozen=True)
 class Streams:
-    """Communication streams 0, 1, …: percent of full speed of both sides while computation runs beside a collective, and each one's link."""
+    """Communication streams 0, 1, …: percent of full speed of both sides while computation runs beside a collective, each one's link, and
+    picoseconds of computation that a start takes of its rank (empty: none)."""
 
     computing: tuple[int, ...]
     moving: tuple[int, ...]
     link: tuple[int, ...]
+    call: tuple[int, ...] = ()
 
     @classmethod
     def plain(cls, count: int) -> Streams:
@@ -31,8 +33,8 @@ class Streams:
 
     @property
     def independent(self) -> bool:
-        """Whether nothing a stream does changes the speed of another or of computation."""
-        return all(p == FULL for p in (*self.computing, *self.moving)) and len(set(self.link)) == len(self.link)
+        """Whether nothing a stream does changes the speed of another or of computation, or takes time of that."""
+        return not any(self.call) and all(p == FULL for p in (*self.computing, *self.moving)) and len(set(self.link)) == len(self.link)
 
     def __len__(self) -> int:
         return len(self.link)
@@ -92,6 +94,8 @@ class Clocks:
             self._compute(self.time[unit])
             self.ends[unit] = self.now
         else:
+            if self.streams.call:
+                self._compute(self.streams.call[stream])
             self._start(unit, stream)
 
     def finish(self) -> int:

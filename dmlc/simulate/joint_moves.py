@@ -60,11 +60,14 @@ def _all_shifts(schedule: Schedule) -> Iterator[Change | None]:
 
 
 def _shifts_at_stalls(schedule: Schedule) -> Iterator[Change | None]:
+    hurried: set[int] = set()
     for at in stalls(schedule):
-        for collective in waited_for(schedule, at):
-            source = schedule.place[collective]
-            for target in _slots_before(schedule, source):
-                yield pulled(schedule, source, target)
+        sources = [schedule.place[collective] for collective in waited_for(schedule, at)]
+        for source in dict.fromkeys((*sources, *(head(schedule, source) for source in sources))):
+            if source not in hurried:
+                hurried.add(source)
+                for target in _slots_before(schedule, source):
+                    yield pulled(schedule, source, target)
         if at == len(schedule):
             continue
         for source in _fillers(schedule, at):
@@ -89,6 +92,16 @@ def waited_for(schedule: Schedule, at: int) -> list[int]:
         return [q[-1] for q in queues if q]
     needed = {schedule.home[a] for a in layout.waits[schedule.order[at]]}
     return [u for q in queues for u in q if u in needed]
+
+
+def head(schedule: Schedule, source: int) -> int:
+    """The position of the collective whose stream had been idle before, and has not been since until the one at `source` was started: what holds
+    that one up may be that the first of the row began late."""
+    layout, order, states = schedule.layout, schedule.order, schedule.states
+    stream = layout.stream[order[source]]
+    while states[source][2][stream]:
+        source = next(p for p in reversed(range(source)) if layout.stream[order[p]] == stream)
+    return source
 
 
 def _slots_before(schedule: Schedule, source: int) -> list[int]:

@@ -64,12 +64,14 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Stream:
-    """Percent of full speed of computation and collective while both run; streams of one link share it (-1: a link of its own)."""
+    """Percent of full speed of computation and collective while both run; streams of one link share it (-1: a link of its own).
+    `call`: picoseconds that a start takes of computation."""
 
     name: str = ""
     computing: int = FULL
     moving: int = FULL
     link: int = -1
+    call: int = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -128,7 +130,7 @@ class Problem:
         self.names = tuple(s.name for s in streams)
         own = max((s.link for s in streams), default=0) + 1
         links = [s.link if s.link >= 0 else own + i for i, s in enumerate(streams)]
-        self.streams = Streams(tuple(s.computing for s in streams), tuple(s.moving for s in streams), tuple(links))
+        self.streams = Streams(tuple(s.computing for s in streams), tuple(s.moving for s in streams), tuple(links), tuple(s.call for s in streams))
         self.chunks = {c: dict(sorted(ways.items())) for c, ways in sorted((chunks or {}).items())}
         self._time, self._fusable, self._bucketable, self._host = time, fusable, bucketable, host
         self._prices: dict[Members, tuple[int, int]] = {}

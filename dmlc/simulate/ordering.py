@@ -122,7 +122,8 @@ def problem_of(units: Units) -> Problem:
     host, scratch = units.host or (0,) * len(units), units.scratch or (0,) * len(units)
     nodes = [Node(units.time[u], units.preds[u], units.stream[u], None, host[u], scratch[u]) for u in range(len(units))]
     rates = units.rates or Streams.plain(len(units.streams))
-    streams = [Stream(",".join(axes), *rest) for axes, *rest in zip(units.streams, rates.computing, rates.moving, rates.link)]
+    calls = rates.call or (0,) * len(rates)
+    streams = [Stream(",".join(axes), *rest) for axes, *rest in zip(units.streams, rates.computing, rates.moving, rates.link, calls)]
     return Problem(nodes, streams, [Buffer(s.bytes, s.maker, s.users, s.kept) for s in units.storages])
 
 
