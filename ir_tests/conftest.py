@@ -1,12 +1,14 @@
-"""Collects the text tests (`*.mlir`) as pytest items and runs them in this process."""
+"""Collects the text tests (`*.mlir`) as pytest items and runs them in this process; solves each integer programme once a session."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from solved_once import solved_once
 
 from dmlc.tools.text_tests import all_tests, run_test
 
@@ -37,3 +39,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if file_path in all_tests(Path(__file__).parent):
         return TextFile.from_parent(parent, path=file_path)
     return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programmes_are_solved_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For all workers together: their folders lie in one."""
+    base = tmp_path_factory.getbasetemp()
+    with solved_once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "solved"):
+        yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from fork_server import fork_server
 
 RANKS = 8
 OWN = ("model", "table", "runtime", "prelude", "kernels", "launch", "bf16_interpreter", "state", "checkpoint", "data")
@@ -111,11 +112,9 @@ class RankPool:
     def _start(self) -> None:
         if self._workers:
             return
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "safetensors.torch", "pytest"])
         for rank in range(self.size):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, there), daemon=True)
+            here, there = fork_server().Pipe()
+            process = fork_server().Process(target=_serve, args=(rank, there), daemon=True)
             process.start()
             there.close()
             self._workers.append((process, here))

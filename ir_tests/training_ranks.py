@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import multiprocessing
 import os
 import socket
 import sys
@@ -14,9 +12,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-PRELOADED = ["torch", "torch.distributed", "torch.distributed.checkpoint", "numpy", "safetensors.torch", "training_folder"]
+from fork_server import fork_server
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Job:
         self.processes = []
         for rank, output in enumerate(self._outputs):
             own = {**base, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = _server().Process(target=_rank, args=(str(folder), own, output.name, [str(a) for a in arguments]))
+            process = fork_server().Process(target=_rank, args=(str(folder), own, output.name, [str(a) for a in arguments]))
             process.start()
             self.processes.append(process)
 
@@ -52,13 +49,6 @@ class Job:
                 process.join()
         texts = [Path(o.name).read_text() for o in self._outputs]
         return Ended([p.exitcode for p in self.processes], "".join(texts))
-
-
-@functools.cache
-def _server() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
 
 
 def train(folder: Path, ranks: int, *arguments: object, environment: dict[str, str] | None = None) -> str:
