@@ -94,10 +94,10 @@ def test_choices_are_legal(seed: int):
     module = random_graph(seed)
     cost = CostModel.of(module)
     graph = UnitGraph.of(module.main, cost)
-    choice = decide(graph, Choice(), cost)
+    choice = decide(graph.block, Choice(), cost)
     assert graph.legal(choice) is None
     assert all(len(ids) == len(set(ids)) for ids in choice.groups)
-    assert decide(graph, choice, cost) == choice, "what is decided stays"
+    assert decide(graph.block, choice, cost) == choice, "what is decided stays"
 
 
 def test_groups_are_found():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dmlc.ir.builder import IdPool
 from dmlc.ir.core import Block, Op, Region, Value
 from dmlc.ir.location import DmlcError
-from dmlc.ops.iteration import iteration_space
+from dmlc.ops.iteration import common_space
 from dmlc.ops.kernel import is_free
 from dmlc.passes._quotient import Quotient, Unit
 
@@ -71,7 +71,7 @@ def _finish(anchor: Op, ops: Sequence[Op], leaving: Sequence[Value], inputs: Seq
     for value, result in zip(leaving, kernel.results):
         value.replace_uses(result, lambda user: user.block is not inner)
     inner.append(Op("kernel.yield", leaving))
-    space = iteration_space(inner.ops[:-1], leaving)
+    space = common_space(inner.ops[:-1], leaving)
     if isinstance(space, str):
         raise DmlcError(f"a group cannot be one kernel: {space}", ops[0].loc)
     return kernel

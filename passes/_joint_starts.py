@@ -27,7 +27,7 @@ class Start:
 def starts(region: JointRegion, memory: int) -> list[Start]:
     """Plans to start from, the passes in sequence last. `memory` in bytes bounds buckets."""
     graph, cost, none = region.graph, region.cost, Choice()
-    groups = fuse.decide(graph, none, cost, fuse.Fuse(**vars(region.kernels.limits))).groups
+    groups = fuse.decide(graph.block, none, cost, fuse.Fuse(**vars(region.kernels.limits))).groups
     found = [Start("none", Plan.of(region.problem)), Start("fuse", plan_of(region, groups))]
     if not region.streams:
         return found

@@ -17,6 +17,7 @@ from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition, linear_of, own_attrs, rule_of
+from dmlc.ops.rule import Rule
 from dmlc.passes._finite import finite_sign
 
 Extent = tuple | None
@@ -223,21 +224,28 @@ def _ends_with(start: Value, size: int) -> Value | None:
 
 
 def along(op: Op, factor: str, known: Facts) -> Pad | None:
-    """What an op makes of the padding of `factor`."""
-    pads = [operand_pad(op, i, factor, known) for i in range(len(op.operands))]
-    extents = {p.extent for p in pads if p is not None} - {None}
+    """What an op makes of the padding of `factor`: nothing unless something is known of all operands'."""
+    pads: list[Pad] = []
+    rule = rule_of(op)
+    for i in range(len(op.operands)):
+        if (pad := _operand_pad(op, rule, i, factor, known)) is None:
+            return None
+        pads.append(pad)
+    extents = {p.extent for p in pads} - {None}
     if len(extents) > 1:
         return None
-    found = _zero(op, pads) or _constant(op, pads) or _finite(op, pads)
-    if found is None:
-        return None
-    used = frozenset(s for p in pads if p is not None for s in p.sources)
-    return replace(found, extent=next(iter(extents), None), sources=used)
+    found = _zero(op, pads) or _constant(op, rule, pads) or _finite(op, pads)
+    used = frozenset().union(*(p.sources for p in pads))
+    return Pad(found.value, next(iter(extents), None), used, found.sign) if found is not None else None
 
 
 def operand_pad(op: Op, i: int, factor: str, known: Facts) -> Pad | None:
     """What operand i holds in the padding of `factor`; a constant tensor holds its value there."""
-    value, rule = op.operands[i], rule_of(op)
+    return _operand_pad(op, rule_of(op), i, factor, known)
+
+
+def _operand_pad(op: Op, rule: Rule, i: int, factor: str, known: Facts) -> Pad | None:
+    value = op.operands[i]
     if value.op is not None and value.op.name == "dmlc.full":
         number = float(value.op.attrs["value"])
         return Pad(number, sign=_sign_of(number))
@@ -248,13 +256,11 @@ def operand_pad(op: Op, i: int, factor: str, known: Facts) -> Pad | None:
     return OUTSIDE
 
 
-def _zero(op: Op, pads: list[Pad | None]) -> Pad | None:
+def _zero(op: Op, pads: list[Pad]) -> Pad | None:
     """An op is zero where a set of operands it is linear in is zero and the others are finite (zero times NaN is NaN)."""
     for members in linear_of(op):
-        if all((p := pads[i]) is not None and p.is_zero for i in members) and members:
-            others = [pads[i] for i in range(len(pads)) if i not in members]
-            if all(p is not None and p.is_finite and _divides(op, p) for p in others):
-                return Pad(0.0, sign=1)
+        if members and all(p.is_zero if i in members else p.is_finite and _divides(op, p) for i, p in enumerate(pads)):
+            return Pad(0.0, sign=1)
     return None
 
 
@@ -263,12 +269,12 @@ def _divides(op: Op, other: Pad) -> bool:
     return op.name != "dmlc.div" or other is OUTSIDE or (other.value is not None and other.value != 0.0) or other.sign == 2
 
 
-def _constant(op: Op, pads: list[Pad | None]) -> Pad | None:
+def _constant(op: Op, rule: Rule, pads: list[Pad]) -> Pad | None:
     """A pointwise op of known constants."""
-    rule, d = rule_of(op), definition(op)
+    d = definition(op)
     if rule.reduced or rule.whole or not pads or len(op.results) != 1:
         return None
-    values = [p.value for p in pads if p is not None and p.value is not None]
+    values = [p.value for p in pads if p.value is not None]
     if len(values) < len(pads):
         return None
     if op.name in KEEP_ZERO and not any(values):
@@ -295,9 +301,8 @@ def _single(op: Op) -> Op:
     return Op(op.name, [Value(one(v)) for v in op.operands], [one(r) for r in op.results], op.attrs)
 
 
-def _finite(op: Op, pads: list[Pad | None]) -> Pad | None:
-    if any(p is None or not p.is_finite for p in pads):
+def _finite(op: Op, pads: list[Pad]) -> Pad | None:
+    if not all(p.is_finite for p in pads):
         return None
-    found = [p for p in pads if p is not None]
-    sign = finite_sign(op, [p.sign for p in found], [p is OUTSIDE or bool(p.value) for p in found])
+    sign = finite_sign(op, [p.sign for p in pads], [p is OUTSIDE or bool(p.value) for p in pads])
     return None if sign is None else Pad(None, sign=sign)

@@ -57,9 +57,10 @@ class Quotient:
         self.order = [Unit(op, i) for i, op in enumerate(ops)]
         self.home = {unit.ops[0]: unit for unit in self.order}
         self.readers: dict[Value, dict[Op, None]] = {}
-        for op in ops:
-            for value in outside_values(op):
-                self.readers.setdefault(root(value), {})[op] = None
+        self.reads = {op: [(v, root(v)) for v in outside_values(op)] for op in ops}  # values, and what they are made of
+        for op, reads in self.reads.items():
+            for _, made in reads:
+                self.readers.setdefault(made, {})[op] = None
         self._link()
         self._mark_waits()
 
@@ -68,10 +69,9 @@ class Quotient:
         last = None
         for unit in self.order:
             op = unit.ops[0]
-            for value in outside_values(op):
-                made = root(value).op
-                if made in self.home:
-                    self._edge(self.home[made], unit)
+            for _, origin in self.reads[op]:
+                if origin.op in self.home:
+                    self._edge(self.home[origin.op], unit)
             if communicates(op):
                 if last is not None:
                     self._edge(last, unit)
@@ -89,17 +89,16 @@ class Quotient:
         bits: dict[Unit, int] = {}
         for unit in self.order:
             op = unit.ops[0]
-            before = [self.home[made] for v in self._awaited(op) if (made := root(v).op) in self.home]
+            before = [self.home[made] for v in self._awaited(op) if (made := v.op) in self.home]
             works[unit] = any(works[p] for p in before) or not (communicates(op) or op.name in ("dmlc.barrier", "comm.axis_index"))
             for p in before:
                 unit.waits |= p.waits | bits.get(p, 0)
             if unit.communicates and any(works[p] for p in before):
                 bits[unit] = 1 << len(bits)
 
-    @staticmethod
-    def _awaited(op: Op) -> Sequence[Value]:
-        """A barrier's trigger orders it but is no input."""
-        return op.operands[:1] if op.name == "dmlc.barrier" else outside_values(op)
+    def _awaited(self, op: Op) -> Sequence[Value]:
+        """What the op's inputs are made of. A barrier's trigger orders it but is no input."""
+        return [root(op.operands[0])] if op.name == "dmlc.barrier" else [made for _, made in self.reads[op]]
 
     # -------------------------------------------------- merging
 

@@ -23,7 +23,7 @@ from dmlc.passes._gather import gather
 from dmlc.passes._kernels import Kernels, Limits, fits, with_free
 from dmlc.passes._quotient import Quotient, Unit, is_constant, root
 from dmlc.passmanager import Context, Pass
-from dmlc.simulate import Choice, UnitGraph
+from dmlc.simulate import Choice
 from dmlc.simulate.choice import regions_of
 
 NEEDS_ITSELF = "what stands between them cannot be in the kernel"  # no choice, so no remark
@@ -54,16 +54,16 @@ class Fuse(Pass):
         choice = Choice.of(module, order=False)
         for _, block in list(regions_of(module.main)):
             if not self.given:
-                choice = decide(UnitGraph(block, cost), choice, cost, self, context)
+                choice = decide(block, choice, cost, self, context)
         return apply(module, choice)
 
 
-def decide(graph: UnitGraph, choice: Choice, cost: CostModel, limits: Fuse | None = None, context: Context | None = None) -> Choice:
-    """`choice` with groups for the graph's block added to those it has."""
-    search = _Search(graph.block, cost, (limits or Fuse()).limits)
+def decide(block: Block, choice: Choice, cost: CostModel, limits: Fuse | None = None, context: Context | None = None) -> Choice:
+    """`choice` with groups for the block added to those it has."""
+    search = _Search(block, cost, (limits or Fuse()).limits)
     taken = {i for ids in choice.groups for i in ids}
-    search.fixed.update(op for op in graph.block if op.id in taken)
-    by_id = {op.id: op for op in graph.block}
+    search.fixed.update(op for op in block if op.id in taken)
+    by_id = {op.id: op for op in block}
     for ids in choice.groups:
         _unite(search.quotient, ids, by_id)
     search.run()

@@ -39,6 +39,8 @@ class Layout(Pass):
     def run(self, module: Module, context: Context) -> bool:
         cost, choice = CostModel.of(module), Choice.of(module, order=False)
         for _, block in regions_of(module.main):
+            if not any(map(is_convolution, block)):
+                continue
             graph = UnitGraph(block, cost)
             choice = decide(graph, choice, cost, self.force)
             for chain in chains(graph):

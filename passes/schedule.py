@@ -22,6 +22,7 @@ from dmlc.simulate.choice import NOT_ORDERED, regions_of
 from dmlc.simulate.engine import Simulation, simulate_block
 from dmlc.simulate.liveness import outside_values
 from dmlc.simulate.ordering import EFFORT, find_order
+from dmlc.simulate.units import Prices
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,11 @@ class Schedule(Pass):
             return False
         if self.given:
             return _apply_block(block, [op for op in block if op.name not in NOT_ORDERED])
-        before = simulate_block(block, cost)
-        choice = decide(UnitGraph(block, cost), Choice(), cost, self.effort)
+        prices: Prices = {}
+        before = simulate_block(block, cost, prices)
+        choice = decide(UnitGraph(block, cost, prices=prices), Choice(), cost, self.effort)
         changed = apply(block, choice)
-        after = simulate_block(block, cost)
+        after = simulate_block(block, cost, prices)
         memory = cost.cluster.memory
         owner = block.region.op if block.region is not None else None
         context.remark(owner, _comparison(before, after))

@@ -43,6 +43,7 @@ class CostModel:
         self.processor = Processor(cluster.device, measured) if cluster.device.kind == "cpu" else None
         self.defaults: dict[str, int] = {}
         self._ops: dict[tuple, Cost] = {}
+        self._groups: dict[tuple, Cost] = {}
         self._moved: dict[tuple, Cost] = {}
 
     @classmethod
@@ -81,6 +82,14 @@ class CostModel:
     def group(self, ops: Sequence[Op], reads: Iterable[Value], writes: Iterable[Value]) -> Cost:
         """Ops in one kernel that reads and writes the given values; on a processor they run one after the other."""
         inner = [o for op in ops for o in parts(op)]
+        reads, writes = dict.fromkeys(reads), list(writes)
+        key = (tuple(map(signature, inner)), tuple([v.type for v in reads]), tuple([v.type for v in writes]), len(ops) == 1 and inner[0] is ops[0])
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = self._grouped(ops, inner, reads, writes)
+        return found
+
+    def _grouped(self, ops: Sequence[Op], inner: list[Op], reads: Iterable[Value], writes: Iterable[Value]) -> Cost:
         if self.processor is not None and (len(inner) > 1 or inner != list(ops)):
             return sum((self._single(o) for o in inner), Cost())
         moved = work.read_bytes(inner, reads) + bytes_of(writes)

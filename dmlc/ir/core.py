@@ -157,8 +157,7 @@ class Op:
         yield self
         for region in self.regions:
             for block in region.blocks:
-                for op in block:
-                    yield from op.walk()
+                yield from block.walk()
 
     def remove(self) -> Op:
         """Take the op out of its block; operands stay connected."""
@@ -240,6 +239,14 @@ class Block:
             following = op.next
             yield op
             op = following
+
+    def walk(self) -> Iterator[Op]:
+        """All ops, nested ones too, an op before its regions."""
+        for op in self:
+            if op.regions:
+                yield from op.walk()
+            else:
+                yield op
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -376,8 +383,7 @@ class Function:
 
     def ops(self) -> Iterator[Op]:
         """All ops of the body, nested ones too, terminators included."""
-        for op in self.body:
-            yield from op.walk()
+        return self.body.walk()
 
 
 class Module:

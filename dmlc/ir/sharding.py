@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dmlc.ir.attributes import Axes, Sharding
 from dmlc.ir.core import Module, Op
@@ -46,11 +47,11 @@ class Mesh:
             top = top.parent
         return cls.of(Module(top)) if top.name == "builtin.module" else cls(Axes(()))
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         return dict(self.axes.sizes)
 
-    @property
+    @cached_property
     def order(self) -> tuple[str, ...]:
         """Axis names in mesh order."""
         return tuple(name for name, _ in self.axes.sizes)

@@ -7,7 +7,7 @@ has all the running dims, no value has one twice, every reduction reduces the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -233,6 +233,31 @@ def iteration_space(ops: Sequence[Op], leaving: Sequence[Value]) -> Space | str:
     if not all(space.can_leave(v) for v in leaving):
         return "a result would have fewer elements than the kernel has rows"
     return space
+
+
+_NUMBERS: dict[tuple, int] = {}
+_SPACES: dict[tuple, Space | str] = {}
+
+
+def signature_number(op: Op) -> int:
+    """A number for what an op does: equal for ops of equal signatures."""
+    return _NUMBERS.setdefault(signature(op), len(_NUMBERS))
+
+
+def common_space(ops: Sequence[Op], leaving: Sequence[Value], number: Callable[[Op], int] = signature_number) -> Space | str:
+    """`iteration_space` without `axes`: one for all sets of ops that do the same, as layers do. `number` may remember what `signature_number` gives."""
+    numbers: dict[Value, int] = {}
+    key: list[int] = []
+    for op in ops:
+        key.append(number(op))  # says how many operands and results follow
+        for value in (*op.operands, *op.results):
+            key.append(numbers.setdefault(value, len(numbers)))
+    structure = (*key, UNIT, *[numbers.get(v, UNIT) for v in leaving])
+    found = _SPACES.get(structure)
+    if found is None:
+        found = iteration_space(ops, leaving)
+        found = _SPACES[structure] = found if isinstance(found, str) else Space(found.sizes, found.columns, {})
+    return found
 
 
 def primitives_in(op: Op) -> int:

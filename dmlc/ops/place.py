@@ -15,7 +15,7 @@ from dmlc.ir.attributes import AttrDict, Sharding
 from dmlc.ir.core import Op
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ops.base import Strategy, linear_of, rule_of, strategies_of
+from dmlc.ops.base import Strategy, linear_of, rule_of, signature, strategies_of
 from dmlc.ops.rule import Rule
 
 RESERVED = ("linear", "strategy", "grains")
@@ -59,10 +59,10 @@ class Place:
         return AttrDict(attr)
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        return dict(self.factors).get(factor, ())
+        return next((axes for f, axes in self.factors if f == factor), ())
 
     def grain_of(self, factor: str) -> int:
-        return dict(self.grains).get(factor, 1)
+        return next((grain for f, grain in self.grains if f == factor), 1) if self.grains else 1
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -130,8 +130,19 @@ def _strided(mesh: Mesh, rule: Rule, place: Place, compound: tuple[str, ...]) ->
     return None
 
 
+_STATES: dict[tuple, tuple[list[Sharding], list[Sharding]]] = {}
+
+
 def states(mesh: Mesh, op: Op, place: Place) -> tuple[list[Sharding], list[Sharding]]:
-    """Shardings that the place asks of the operands and gives the results."""
+    """Shardings that the place asks of the operands and gives the results (cached by name, types and own attributes)."""
+    key = (mesh, place, signature(op))
+    found = _STATES.get(key)
+    if found is None:
+        found = _STATES[key] = _states(mesh, op, place)
+    return list(found[0]), list(found[1])
+
+
+def _states(mesh: Mesh, op: Op, place: Place) -> tuple[list[Sharding], list[Sharding]]:
     rule = rule_of(op)
     chosen = strategy_of(op, place)
     linear = linear_of(op)

@@ -20,6 +20,7 @@ class Context:
         self.weights = weights if weights is not None else WeightStore()
         self.options: dict[str, Any] = dict(options or {})
         self.remarks: list[Remark] = []
+        self._made: set[Remark] = set()
         self.pass_name = ""
 
     @classmethod
@@ -37,5 +38,6 @@ class Context:
     def remark(self, op: Op | None, text: str) -> None:
         """Tell the user something about `op`: declined, relaxed, replicated, and why. Equal remarks are kept once."""
         remark = Remark(self.pass_name, text, op.id if op is not None else "", op.loc if op is not None else UNKNOWN)
-        if remark not in self.remarks:
+        if remark not in self._made:
+            self._made.add(remark)
             self.remarks.append(remark)

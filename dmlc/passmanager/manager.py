@@ -58,7 +58,7 @@ class PassManager:
         for number, pass_ in enumerate(self.passes, 1):
             self.progress(pass_)
             try:
-                reports.append(self._step(pass_, module, context))
+                reports.append(self._step(pass_, module, context, reports[-1].ops_after if reports else _count(module)))
             except DmlcError as e:
                 raise _in_pass(e, pass_, reports) from e
             finally:
@@ -68,8 +68,8 @@ class PassManager:
             (self.dump / SECONDS).write_text(json.dumps([round(r.seconds, 6) for r in reports]) + "\n")
         return reports
 
-    def _step(self, pass_: Pass, module: Module, context: Context) -> Report:
-        report = Report(pass_.name, ops_before=_count(module))
+    def _step(self, pass_: Pass, module: Module, context: Context, ops: int) -> Report:
+        report = Report(pass_.name, ops_before=ops)
         check_conditions(pass_, module, "requires")
         text = print_module(module) if self.diff or self.check else ""
         before = module.clone() if self.check else None
@@ -114,7 +114,7 @@ def _in_pass(error: DmlcError, pass_: Pass, done: Sequence[Report]) -> DmlcError
 
 def _count(module: Module) -> int:
     """Ops of all functions, terminators left out."""
-    return sum(1 for f in module.functions for op in f.ops() if op is not f.return_op)
+    return sum(sum(1 for _ in f.ops()) - 1 for f in module.functions)
 
 
 def difference(before: str, after: str, name: str) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -35,16 +36,20 @@ def pass_names() -> list[str]:
 
 def find_pass(name: str) -> type[Pass]:
     """The class of pass `name`. Raises `DmlcError` with the nearest known name."""
-    import dmlc.passes
-
-    files = {m.name for m in pkgutil.iter_modules(dmlc.passes.__path__)}
     file = name.replace("-", "_")
-    found = _class_in_module(name) if file in files else None
-    if found is None and file in files and not file.startswith("_"):
+    there = f"dmlc.passes.{file}" in sys.modules or _is_file(file)
+    found = _class_in_module(name) if there else None
+    if found is None and there and not file.startswith("_"):
         raise DmlcError(f"passes/{file}.py defines no pass with name = \"{name}\"; a pass is called as its file, with - for _")
     if found is None:
         raise DmlcError(f"there is no pass '{name}'{did_you_mean(name, pass_names())}")
     return found
+
+
+def _is_file(file: str) -> bool:
+    import dmlc.passes
+
+    return any(m.name == file for m in pkgutil.iter_modules(dmlc.passes.__path__))
 
 
 def _class_in_module(name: str) -> type[Pass] | None:

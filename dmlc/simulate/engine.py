@@ -15,7 +15,7 @@ from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Module
 from dmlc.simulate.clocks import FULL, Clocks, Streams
 from dmlc.simulate.liveness import block_liveness
-from dmlc.simulate.units import COMPUTE, UnitGraph, Units
+from dmlc.simulate.units import COMPUTE, Prices, UnitGraph, Units
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,16 @@ def simulate(units: Units, order: Sequence[int] | None = None, peak: int | None 
     return Simulation(makespan, AttrDict(busy), exposed, peak, tuple(events), bounds(units), clocks.starved)
 
 
-def simulate_block(block: Block, cost: CostModel) -> Simulation:
-    """The block exactly as it is written: in its order, waiting where its waits stand."""
-    units = UnitGraph(block, cost, explicit_waits=True).units()
+def simulate_block(block: Block, cost: CostModel, prices: Prices | None = None) -> Simulation:
+    """The block exactly as it is written: in its order, waiting where its waits stand. `prices` as of a `UnitGraph`."""
+    units = UnitGraph(block, cost, True, prices).units(memory=False)
     return simulate(units, peak=block_liveness(block).peak)
+
+
+def makespan_of(block: Block, cost: CostModel) -> int:
+    """The time that `simulate_block` finds."""
+    units = UnitGraph(block, cost, explicit_waits=True).units(memory=False)
+    return replay(units, range(len(units)))
 
 
 def simulate_module(module: Module, cost: CostModel) -> Simulation:

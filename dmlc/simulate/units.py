@@ -24,6 +24,7 @@ from dmlc.simulate.clocks import Streams
 from dmlc.simulate.liveness import outside_values, replaced_arguments, storages
 
 Cycle = tuple[str, ...]
+Prices = dict[Op, tuple[Cost, int]]  # an op's cost, and picoseconds in which the host issues it
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,12 @@ class Node:
 class UnitGraph:
     """Nodes of one block in program order and what each depends on.
 
-    `explicit_waits` keeps waits as nodes of their own (no time): the program exactly as it is written.
+    `explicit_waits` keeps waits as nodes of their own (no time): the program exactly as it is written. `prices` are known already and learn
+    what is not: for graphs of one block between which no op changes.
     """
 
-    def __init__(self, block: Block, cost: CostModel, explicit_waits: bool = False):
-        self.block, self.cost = block, cost
+    def __init__(self, block: Block, cost: CostModel, explicit_waits: bool = False, prices: Prices | None = None):
+        self.block, self.cost, self.prices = block, cost, prices if prices is not None else {}
         owner = block.region.op if block.region is not None else None
         self.region = region_id(owner, owner.regions.index(block.region)) if owner is not None and block.region is not None else ""
         self.mesh = Mesh.around(owner) if owner is not None else Mesh.make()
@@ -87,8 +89,10 @@ class UnitGraph:
                 continue
             waiting = self._wait(op) if is_start(op) and not explicit_waits else None
             key = comm_key(op, self.region) if is_collective(op) else None
-            price = self._price(op)
-            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), price, key, host=self._host(op)))
+            if op not in self.prices:
+                self.prices[op] = (self._price(op), self._host(op))
+            price, host = self.prices[op]
+            nodes.append(Node(op, (op,) if waiting is None else (op, waiting), price, key, host=host))
             if explicit_waits and key is not None and not is_start(op):  # a synchronous collective waits for itself
                 nodes.append(Node(op, (), Cost(), preds={len(nodes) - 1: None}))
         return nodes
@@ -104,10 +108,10 @@ class UnitGraph:
         """A loop costs what its body's simulation says, so that communication hidden inside is not counted twice."""
         if not op.regions or op.name == "kernel.fused":
             return self.cost.op(op)
-        from dmlc.simulate.engine import simulate_block
+        from dmlc.simulate.engine import makespan_of
 
         total = self.cost.op(op)
-        times = [simulate_block(b, self.cost).makespan for r in op.regions for b in r.blocks]
+        times = [makespan_of(b, self.cost) for r in op.regions for b in r.blocks]
         time = max(times) if op.name == "dmlc.cond" else sum(times) * op.attrs.get("count", 1)
         return Cost(time, total.bytes, total.flops, total.source)
 
@@ -203,8 +207,8 @@ class UnitGraph:
                     pending.append(p)
         return False
 
-    def units(self, choice: Choice | None = None) -> Units:
-        """The units under a legal choice, in the program's order as far as that is possible."""
+    def units(self, choice: Choice | None = None, memory: bool = True) -> Units:
+        """The units under a legal choice, in the program's order as far as that is possible; without `memory` no buffers and scratch."""
         choice = choice or Choice()
         groups, preds = self._quotient(choice)
         order, rest = topological(preds)
@@ -214,17 +218,16 @@ class UnitGraph:
         streams = tuple(dict.fromkeys(k.axes for n in self.nodes if (k := n.key) is not None))
         last = self.block.last
         kept = last.operands if last is not None and last.name in TERMINATORS else ()
-        arguments, replaced = list(self.block.args), replaced_arguments(self.block)
+        arguments, replaced = list(self.block.args), replaced_arguments(self.block) if memory else {}
+        leaving = [*kept, *(a for a in arguments if a not in replaced)]
         return Units(
             ids=tuple(self.nodes[m[0]].id for m in members),
             time=tuple(self._unit_cost(m).time for m in members),
             stream=tuple(self._stream(m, streams) for m in members),
             preds=tuple(tuple(sorted(place[p] for p in preds[u])) for u in order),
             streams=streams,
-            storages=tuple(
-                storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, [*kept, *(a for a in arguments if a not in replaced)])
-            ),
-            scratch=tuple(self._scratch(m) for m in members),
+            storages=tuple(storages([[op for n in m for op in self.nodes[n].ops] for m in members], arguments, leaving)) if memory else (),
+            scratch=tuple(self._scratch(m) for m in members) if memory else (),
             nodes=tuple(map(tuple, members)),
             host=tuple(max(self.nodes[n].host for n in m) for m in members),
             rates=self._rates(streams),
@@ -232,7 +235,7 @@ class UnitGraph:
 
     def _rates(self, streams: tuple[tuple[str, ...], ...]) -> Streams:
         slow = [self.cost.slow_down(axes, self.mesh) for axes in streams]
-        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), tuple(self.cost.link_index(axes, self.mesh) for axes in streams))
+        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), tuple(self.cost.link_index(axes, self.mesh) for axes in streams), tuple(self.cost.call(axes, self.mesh) for axes in streams))
 
     def _stream(self, members: list[int], streams: tuple[tuple[str, ...], ...]) -> int:
         key = self.nodes[members[0]].key
