@@ -7,6 +7,7 @@ Standard library only; needs Python 3.11 or newer and pip. Ends with pytest's cl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,15 +17,36 @@ from pathlib import Path
 from environment import ROOT, SetupError, prepare  # the file beside this one
 
 
-def steps(python: Path, pytest_arguments: list[str], scratch: str) -> list[tuple[str, list[str]]]:
-    """(what it is, command), in order; the tests come last, so that their closing line does."""
+def checks(python: Path) -> list[tuple[str, list[str]]]:
+    """(what it is, command) of what runs at the same time: the types, which take minutes, keep one core busy, the text tests the others."""
     lit = [str(python), "-c", "import sys; from lit.main import main; sys.exit(main())", "-q", "-j2", "ir_tests"]
     return [
         ("style", [str(python), "-m", "ruff", "check", "--no-cache", "."]),
         ("types", [str(python), "-m", "pyright", "--pythonpath", str(python)]),
         ("text tests under lit", lit),
-        ("tests", [str(python), "-m", "pytest", "-q", "-rs", *workers(), "--basetemp", f"{scratch}/pytest", *pytest_arguments]),
     ]
+
+
+def tests(python: Path, arguments: list[str], scratch: str) -> list[str]:
+    """The command of all tests; they come last, so that their closing line does."""
+    return [str(python), "-m", "pytest", "-q", "-rs", *workers(), "--basetemp", f"{scratch}/pytest", *arguments]
+
+
+def run_together(commands: list[tuple[str, list[str]]], environment: dict[str, str]) -> list[str]:
+    """What failed. All are started at once; what each says is printed when those before it are done."""
+    with contextlib.ExitStack() as files:
+        started = []
+        for what, command in commands:
+            said = files.enter_context(tempfile.TemporaryFile())
+            started.append((what, said, subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT)))
+        failed = []
+        for what, said, process in started:
+            print(f"== {what}", flush=True)
+            if process.wait() != 0:
+                failed.append(what)
+            said.seek(0)
+            print(said.read().decode(errors="replace"), end="", flush=True)
+        return failed
 
 
 def workers() -> list[str]:
@@ -39,13 +61,12 @@ def main(arguments: list[str]) -> int:
     except SetupError as e:
         print(e, file=sys.stderr)
         return 1
-    failed = []
     with tempfile.TemporaryDirectory() as scratch:
         environment = {**os.environ, "DMLC_LIT_OUTPUT": f"{scratch}/lit", "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
-        for what, command in steps(python, arguments, scratch):
-            print(f"== {what}", flush=True)
-            if subprocess.run(command, cwd=ROOT, env=environment).returncode != 0:
-                failed.append(what)
+        failed = run_together(checks(python), environment)
+        print("== tests", flush=True)
+        if subprocess.run(tests(python, arguments, scratch), cwd=ROOT, env=environment).returncode != 0:
+            failed.append("tests")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
