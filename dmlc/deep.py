@@ -49,26 +49,28 @@ def layers_of(loaded: Loaded, options: Options, many: int = MANY) -> Layers | No
     if repeats is None or repeats.count < max(many, MORE + 1):
         return None
     with _without_collections():
-        found = _compiled(loaded, options, repeats)
+        found, placed = _compiled(loaded, options, repeats)
         if found is not None and options.train is not None and options.train.recompute == "auto" and _peak(found) > _limit(found.more, options):
-            found = _compiled(loaded, replace(options, train=replace(options.train, recompute="all")), repeats)
+            everything = replace(options, train=replace(options.train, recompute="all"))
+            found, _ = _compiled(loaded, everything, repeats, placed)  # the plan asks only whether anything may be made again
     return found
 
 
-def _compiled(loaded: Loaded, options: Options, repeats: Repeats) -> Layers | None:
+def _compiled(loaded: Loaded, options: Options, repeats: Repeats, placed: Placed | None = None) -> tuple[Layers | None, Placed | None]:
+    """Both programs, by the plan given or that of the shorter one, and that plan."""
     fewer, more = (shortened(loaded.module, repeats, keep) for keep in (FEWER, MORE))
     if fewer is None or more is None:
-        return None
+        return None, None
     same = correspondence(loaded.module.main, repeats, repeats.count - MORE + 2, 1)  # the layer that only the longer program has
     names = Names(frozenset(op.id for op in more.main.body), same)
-    placed = _run(loaded, options, fewer, Names(frozenset(op.id for op in fewer.main.body)))
+    placed = _run(loaded, options, fewer, Names(frozenset(op.id for op in fewer.main.body)), placed)
     try:
         _run(loaded, options, more, names, placed)
     except KeyError:
-        return None
+        return None, None
     if "dmlc.work" in more.attrs:
         more.attrs["dmlc.work"] = further(fewer.attrs["dmlc.work"], more.attrs["dmlc.work"], repeats.count - MORE)
-    return Layers(repeats.count, fewer, more)
+    return Layers(repeats.count, fewer, more), placed
 
 
 def _run(loaded: Loaded, options: Options, module: Module, names: Names, placed: Placed | None = None) -> Placed:

@@ -201,7 +201,7 @@ class Padding:
         for j, result in enumerate(op.results):
             for d, factors in enumerate(rule.results[j]):
                 if len(factors) == 1 and factors[0] not in rule.whole:
-                    found = along(op, factors[0], self.known)
+                    found = along(op, factors[0], self.known, rule)
                     if found is not None:
                         self.known[result, d] = found
 
@@ -223,10 +223,10 @@ def _ends_with(start: Value, size: int) -> Value | None:
 # ---------------------------------------------------------------- one op
 
 
-def along(op: Op, factor: str, known: Facts) -> Pad | None:
+def along(op: Op, factor: str, known: Facts, rule: Rule | None = None) -> Pad | None:
     """What an op makes of the padding of `factor`: nothing unless something is known of all operands'."""
     pads: list[Pad] = []
-    rule = rule_of(op)
+    rule = rule if rule is not None else rule_of(op)
     for i in range(len(op.operands)):
         if (pad := _operand_pad(op, rule, i, factor, known)) is None:
             return None
