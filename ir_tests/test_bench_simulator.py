@@ -43,11 +43,17 @@ def test_the_cases_are_five_models_trained_and_run() -> None:
     assert sum(c.trains for c in CASES.values()) == 5 and len(CASES) == 10
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder for compiled programs, which are the same on every network."""
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.mark.parametrize("network", ["loopback", pytest.param("5", marks=pytest.mark.skipif(REASON is not None, reason=f"no virtual cluster: {REASON}"))])
-def test_a_small_set(network: str, tmp_path, capsys) -> None:
+def test_a_small_set(network: str, programs, tmp_path, capsys) -> None:
     """Two programs, predicted from profiles that had no part in the runs. No figure is asserted: other work shares these cores."""
     path = tmp_path / "rows.json"
-    code = bench_simulator.main(["--networks", network, "--cases", *SMALL, "--rounds", "2", "--steps", "2", "--json", str(path)])
+    code = bench_simulator.main(["--networks", network, "--cases", *SMALL, "--rounds", "2", "--steps", "2", "--json", str(path), "--folder", str(programs)])
     said = capsys.readouterr()
     assert code == 0, said.err
     with capsys.disabled():
