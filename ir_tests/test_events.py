@@ -295,7 +295,11 @@ def test_the_account_is_that_of_the_engine_for_orders(part: int) -> None:
         rng = random.Random(seed)
         module = program(random_lines(rng, rng.randrange(1, 30), host=rng.choice([0, 0, 5, 40])))
         percent = [(rng.randrange(30, 101), rng.randrange(30, 101)) for _ in range(2)]
-        cost = stated(slow=dict(zip(("data", "model"), percent)) if rng.random() < 0.8 else {}, links={"data": 0, "model": 0} if rng.random() < 0.5 else {})
+        cost = stated(
+            slow=dict(zip(("data", "model"), percent)) if rng.random() < 0.8 else {},
+            links={"data": 0, "model": 0} if rng.random() < 0.5 else {},
+            calls={"data": 7, "model": 3} if rng.random() < 0.5 else {},
+        )
         _agree(module, cost, seed)
 
 

@@ -20,10 +20,11 @@ FUTURE = f"!comm.future<{T}>"
 
 @dataclass
 class Stated:
-    """Prices as the ops state them; `slow` and `links` by mesh axis, `devices` by rank (each slower than the next by its factor)."""
+    """Prices as the ops state them; `slow`, `links` and `calls` by mesh axis, `devices` by rank (each slower than the next by its factor)."""
 
     slow: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     links: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
     cluster: Any = field(default_factory=lambda: Cluster.named("h100", 8))
 
     def op(self, op: Op) -> Cost:
@@ -33,7 +34,11 @@ class Stated:
         return op.attrs.get("test.host", 0)
 
     def copies(self, op: Op) -> tuple[int, int]:
-        return op.attrs.get("test.before", 0), op.attrs.get("test.after", 0)
+        call = self.call(op.attrs["axes"], None) if "axes" in op.attrs else 0
+        return op.attrs.get("test.before", 0) + call, op.attrs.get("test.after", 0)
+
+    def call(self, axes: Sequence[str], mesh: Any) -> int:
+        return self.calls.get(axes[0], 0)
 
     def slow_down(self, axes: Sequence[str], mesh: Any) -> tuple[int, int]:
         return self.slow.get(axes[0], (100, 100))

@@ -51,14 +51,15 @@ class Clocks:
     queues  stream -> collectives in flight, the moving one first
     left    stream -> what is left of the moving one
     stalled, starved  time that computation spent waiting for collectives and for the host
+    called  time that starts of collectives took of it
     margin  how far the host was ahead of the last unit that it issued
     """
 
-    __slots__ = ("streams", "time", "now", "host", "queues", "left", "active", "stalled", "starved", "begins", "ends", "crowded", "margin")
+    __slots__ = ("streams", "time", "now", "host", "queues", "left", "active", "stalled", "starved", "begins", "ends", "crowded", "margin", "called")
 
     def __init__(self, streams: Streams, time: list[int] | tuple[int, ...], record: bool = False):
         self.streams, self.time = streams, time  # `time` by unit: read for collectives only
-        self.now = self.host = self.stalled = self.starved = self.margin = 0
+        self.now = self.host = self.stalled = self.starved = self.margin = self.called = 0
         self.queues: list[tuple[int, ...]] = [()] * len(streams)
         self.left = [0] * len(streams)
         self.active: list[int] = []  # streams with something in flight
@@ -83,6 +84,10 @@ class Clocks:
         if self.active:
             for collective in waits:
                 self._wait(collective)
+        if stream >= 0 and self.streams.call:
+            before = self.now
+            self._compute(self.streams.call[stream])
+            self.called += self.now - before
         if host:
             self.host += host
             self.margin = self.now - self.host
@@ -94,8 +99,6 @@ class Clocks:
             self._compute(self.time[unit])
             self.ends[unit] = self.now
         else:
-            if self.streams.call:
-                self._compute(self.streams.call[stream])
             self._start(unit, stream)
 
     def finish(self) -> int:

@@ -81,6 +81,7 @@ def bounds(units: Units) -> Bounds:
         if stream == COMPUTE:
             computation += time
         else:
+            computation += rates.call[stream] if rates.call else 0
             loads[rates.link[stream]] += time
     together = overlapped(computation, loads, list(zip(rates.link, rates.computing, rates.moving)))
     return Bounds(computation, max(loads.values(), default=0), max(tails(units), default=0), sum(units.host), together)
@@ -107,8 +108,9 @@ def _rates(units: Units) -> Streams:
 
 
 def tails(units: Units) -> list[int]:
-    """Unit -> time of the longest chain that begins with it."""
-    tail = list(units.time)
+    """Unit -> time of the longest chain that begins with it, what starts take of their rank included."""
+    calls = _rates(units).call or (0,) * len(units.streams)
+    tail = [time + (calls[stream] if stream != COMPUTE else 0) for time, stream in zip(units.time, units.stream)]
     for u in reversed(range(len(units))):
         tail[u] += max((tail[s] for s in units.succs[u]), default=0)
     return tail
@@ -166,7 +168,7 @@ def simulate(units: Units, order: Sequence[int] | None = None, peak: int | None 
     issued = clocks.now
     makespan = clocks.finish()
     events = _events(units, order, clocks)
-    busy: dict[str, int] = {"compute": 0}
+    busy: dict[str, int] = {"compute": clocks.called}
     for e in events:
         busy[e.stream] = busy.get(e.stream, 0) + e.end - e.begin
     exposed = clocks.stalled + makespan - issued

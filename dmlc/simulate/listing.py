@@ -8,6 +8,7 @@ from dmlc.simulate.engine import tails
 from dmlc.simulate.units import COMPUTE, Units
 
 Order = tuple[int, ...]
+AHEAD = 32  # collectives looked at for what comes next
 
 
 def list_order(units: Units, by_path: bool = True, eager: bool = True) -> Order:
@@ -23,7 +24,54 @@ def list_order(units: Units, by_path: bool = True, eager: bool = True) -> Order:
 
 def list_orders(units: Units) -> list[Order]:
     """The list schedules by every rule, the one nearest to the program first."""
-    return [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
+    found = [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
+    return [*found, _ListScheduler(units, release_rank(units), True).run()]
+
+
+def release_rank(units: Units) -> list[int]:
+    """Unit -> its place where each time the collective comes next that moves longest for the computation it still needs before it, so that
+    streams never run dry (a flow shop of two machines, Johnson 1954). What no collective needs comes last, in program order."""
+    issued = bytearray(len(units))
+    heads = _heads(units)
+    waiting = sorted((u for u in range(len(units)) if units.stream[u] != COMPUTE), key=heads.__getitem__)
+    order: list[int] = []
+    while waiting:
+        options = [(_needed(units, collective, issued), collective) for collective in waiting[:AHEAD]]
+        chosen, _ = max(options, key=lambda option: _gain(units, *option))
+        for u in chosen:
+            issued[u] = 1
+        order += chosen
+        waiting = [u for u in waiting if not issued[u]]
+    order += [u for u in range(len(units)) if not issued[u]]
+    rank = [0] * len(units)
+    for place, u in enumerate(order):
+        rank[u] = place
+    return rank
+
+
+def _heads(units: Units) -> list[int]:
+    """Unit -> time of the longest chain that ends before it."""
+    head = [0] * len(units)
+    for u in range(len(units)):
+        head[u] = max((head[p] + units.time[p] for p in units.preds[u]), default=0)
+    return head
+
+
+def _needed(units: Units, collective: int, issued: bytearray) -> list[int]:
+    """The units that have to be issued up to a collective, in program order."""
+    found, pending = {collective}, [collective]
+    while pending:
+        for p in units.preds[pending.pop()]:
+            if not issued[p] and p not in found:
+                found.add(p)
+                pending.append(p)
+    return sorted(found)
+
+
+def _gain(units: Units, needed: list[int], collective: int) -> tuple[float, int]:
+    """Picoseconds that the collectives among `needed` move for each of computation; of equals the first in the program."""
+    moving = sum(units.time[u] for u in needed if units.stream[u] != COMPUTE)
+    return moving / (sum(units.time[u] for u in needed if units.stream[u] == COMPUTE) + 1), -collective
 
 
 class _ListScheduler:

@@ -235,7 +235,8 @@ class UnitGraph:
 
     def _rates(self, streams: tuple[tuple[str, ...], ...]) -> Streams:
         slow = [self.cost.slow_down(axes, self.mesh) for axes in streams]
-        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), tuple(self.cost.link_index(axes, self.mesh) for axes in streams), tuple(self.cost.call(axes, self.mesh) for axes in streams))
+        links, calls = zip(*((self.cost.link_index(axes, self.mesh), self.cost.call(axes, self.mesh)) for axes in streams)) if streams else ((), ())
+        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), links, calls)
 
     def _stream(self, members: list[int], streams: tuple[tuple[str, ...], ...]) -> int:
         key = self.nodes[members[0]].key
