@@ -27,7 +27,8 @@ HELD = ("param", "buffer", "const")  # roles of what lies in the weights' file
 class Training:
     """A training request. `loss` empty: the model returns its loss; `class_dim` is the dim of the classes in the model's output;
     `no_decay` a regular expression over parameters' names; `loss_scale` none, dynamic or a number's text; `decouple`: new parameters are
-    gathered in the next step, before their first use; without `clip` no update waits for the norm of all gradients."""
+    gathered in the next step, before their first use; without `clip` no update waits for the norm of all gradients, which the
+    step then computes for a loss scale only."""
 
     loss: str = ""
     label_smoothing: float = 0.0

@@ -102,14 +102,17 @@ class Step:
 
     # ------------------------------------------------------------ the norm of all gradients
 
-    def _norm(self) -> tuple[Term, Term | None]:
-        """The global norm before clipping, the loss scale taken out, and whether it is not finite (where there is a loss scale).
+    def _norm(self) -> tuple[Term | None, Term | None]:
+        """The global norm before clipping, the loss scale taken out, and whether it is not finite (where there is a loss scale). None where nothing
+        asks for it: no clipping, no loss scale.
 
         Tied and replicated parameters count once: there is one gradient a parameter.
         """
+        self.unscale = self._unscale()
+        if self.max_norm is None and self.unscale is None:
+            return None, None
         squares = [self._squares(op.result) for op in self.gradients]
         norm = Term(self.b, self.b.emit("dmlc.add_n", *squares)).sqrt()
-        self.unscale = self._unscale()
         if self.unscale is not None:
             norm = norm * self.unscale
         finite = norm < math.inf  # false for NaN too
@@ -125,10 +128,10 @@ class Step:
             return 1.0 / Term(self.b, cast(self.b, self.function.arg("loss_scale"), self.dtype))
         return None if scale == 1 else self.one.number(1.0 / float(scale))
 
-    def _factor(self, norm: Term) -> Term:
+    def _factor(self, norm: Term | None) -> Term:
         """What gradients are multiplied by: min(1, max_norm / (norm + 1e-6)) over the loss scale. A ratio that is no number clips nothing.
         A program that never clips needs no norm here."""
-        if self.max_norm is None:
+        if self.max_norm is None or norm is None:
             return self.one.number(1.0) if self.unscale is None else self.unscale
         ratio = Term(self.b, self.max_norm) / (norm + SMALL)
         clip = (ratio < 1.0).select(ratio, 1.0)
@@ -136,7 +139,7 @@ class Step:
 
     # ------------------------------------------------------------ parameters
 
-    def _parameters(self, norm: Term) -> None:
+    def _parameters(self, norm: Term | None) -> None:
         factor = self._factor(norm)
         factors = {d: Term(self.b, cast(self.b, factor.value, d)) for d in dict.fromkeys(self._wide(op.result.dtype) for op in self.gradients)}
         for op in self.gradients:
@@ -194,10 +197,13 @@ class Step:
         self.updates.append(Update(self.function.arg("loss_scale"), scaled.value, always=True))
         self.updates.append(Update(self.function.arg("good_steps"), overflow.logical_or(grow).select(0 * steps, steps).value, always=True))
 
-    def _return(self, norm: Term, overflow: Term | None) -> None:
+    def _return(self, norm: Term | None, overflow: Term | None) -> None:
         """Loss, norm, overflow, then what is replaced: on overflow by what it was, the random counter and the loss scale excepted."""
-        values = [self.function.results[0], norm.value]
-        attrs = [{"dmlc.name": "loss"}, {"dmlc.name": "grad_norm"}]
+        values = [self.function.results[0]]
+        attrs: list[dict[str, Any]] = [{"dmlc.name": "loss"}]
+        if norm is not None:
+            values.append(norm.value)
+            attrs.append({"dmlc.name": "grad_norm"})
         if overflow is not None:
             values.append(overflow.value)
             attrs.append({"dmlc.name": "overflow"})

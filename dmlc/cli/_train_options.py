@@ -35,7 +35,7 @@ def add_options(p: Parser) -> None:
     group.add_argument("--loss-scale", metavar="S", help="none (the default), dynamic or a number")
     group.add_argument("--recompute", metavar="HOW", help="none, auto (what memory asks for; the default) or all: values computed again in the backward pass")
     group.add_argument("--batch-norm", metavar="OVER", help="statistics over the global batch (the default) or each rank's part: global or rank")
-    group.add_argument("--no-clip", dest="clip", action="store_const", const=False, help="the program never clips gradients, so that updates need not wait for the norm of them all")
+    group.add_argument("--no-clip", dest="clip", action="store_const", const=False, help="the program never clips gradients, so that updates need not wait for the norm of them all; without a loss scale it is not computed")
     group.add_argument("--decouple", action="store_const", const=True, help="with zero=1 or 2: gather new parameters before their first use, not at the end of the step")
 
 

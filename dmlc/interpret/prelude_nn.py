@@ -1,5 +1,6 @@
 """Helpers of attention, normalisation and random numbers. Needs torch alone."""
 
+import functools
 import math
 
 import torch
@@ -210,6 +211,11 @@ _CHUNK = 1 << 16  # elements: what one pass over them leaves in a core's cache, 
 _LATE = 1e9  # a step by which Adam's own bias corrections are 1
 
 
+@functools.cache
+def _late():
+    return torch.tensor(_LATE)
+
+
 def square_sum(x):
     """Sum of the squares; on a CPU piece by piece, so that no sum of many numbers is one running total."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
@@ -230,7 +236,7 @@ def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps, out=No
         return tuple(x if o is None else o.copy_(x) for o, x in zip(out, made))
     new = [x if o is x and x.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(x) for o, x in zip(out, (p, m, v))]
     g = g if g.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
-    flat = [x.as_strided((x.numel(),), (1,)) for x in (new[0], g, new[1], new[2])]
+    flat = [x if x.is_contiguous() else x.as_strided((x.numel(),), (1,)) for x in (new[0], g, new[1], new[2])]
     adam_in_place(*flat, *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
     return tuple(x if o is None or o is x else o.copy_(x) for o, x in zip(out, new))
 
@@ -247,13 +253,13 @@ def is_dense(x):
 
 
 def adam_in_place(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
-    """Adam on vectors of a CPU."""
+    """Adam on contiguous tensors of a CPU."""
     rate = step * root
     if rate == 0:
         p.mul_(shrink)
     options = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": (1 - shrink) / rate if rate else 0.0, "eps": eps * root}
-    pieces = [[x] if scale == 1 else x.split(_CHUNK) for x in (p, g, m, v)]
-    late = torch.tensor(_LATE)
+    pieces = [[x] if scale == 1 else x.view(-1).split(_CHUNK) for x in (p, g, m, v)]
+    late = _late()
     for part, gradient, first, second in zip(*pieces):
         gradient = gradient if scale == 1 else gradient * scale
         torch._fused_adamw_([part], [gradient], [first], [second], [], [late], amsgrad=False, maximize=False, **options)  # pyright: ignore[reportPrivateImportUsage]

@@ -92,6 +92,8 @@ def train(args, guard):
         state = State(table, mesh, device)
         if args.max_norm != float("inf") and "max_norm" not in state.rows:
             raise SystemExit("this program never clips gradients (it was compiled with --no-clip): leave out --max-norm")
+        if args.noise_every and "grad_norm" not in [row["name"] for row in state.results]:
+            raise SystemExit("this program computes no gradient norm (it was compiled with --no-clip): leave out --noise-every")
         record = restore(args, state, saving)
         source, total = training_data(args, table, mesh)
         metrics = Metrics(guard.rank == 0, args.log, args.log_every, record["step"] if record else 0)
