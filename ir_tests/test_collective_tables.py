@@ -191,7 +191,7 @@ def test_a_stated_slow_down_wins_and_a_gpu_has_none_of_its_own():
 
 def test_a_core_is_shared_fairly():
     assert gloo.slow_down(0) == (100, 100)
-    assert gloo.slow_down(15) == (85, 100)
+    assert gloo.slow_down(15) == (65, 100)
     assert gloo.slow_down(66) == (50, 75)
     assert gloo.slow_down(100) == (50, 50)
 

@@ -25,7 +25,7 @@ from dmlc.passmanager import Context, Pass
 from dmlc.simulate import Choice, UnitGraph
 from dmlc.simulate.choice import regions_of
 from dmlc.simulate.engine import timeline
-from dmlc.simulate.listing import list_order
+from dmlc.simulate.listing import fed_order, list_order
 from dmlc.simulate.ordering import price
 from dmlc.simulate.units import CommKey, Units
 
@@ -69,9 +69,11 @@ def decide(graph: UnitGraph, choice: Choice, cost: CostModel, max_bytes: int = 0
         return choice
     trial = Trial(graph, choice, cost, memory)
     for key, ids in keys.items():
-        by_ready, by_need = (_whole(graph, trial.choice, buckets, max_bytes) for buckets in _proposals(graph, trial.choice, key, ids, cost, max_bytes))
-        early = trial.offer(by_ready)
-        if not trial.offer(by_need, gain=int(early)) and not early:  # what is sent early leaves slack
+        before, better = trial.choice, False
+        for buckets in _proposals(graph, before, key, ids, cost, max_bytes):
+            choice = _whole(graph, before, buckets, max_bytes)
+            better |= trial.offer(choice, gain=int(better))  # of equals the first: what is sent early leaves slack
+        if not better:
             _one_by_one(trial, key, ids, max_bytes or 1 << 62)
     return trial.choice
 
@@ -102,26 +104,28 @@ class Trial:
 
 
 def _proposals(graph: UnitGraph, choice: Choice, key: CommKey, ids: Sequence[str], cost: CostModel, limit: int) -> Iterator[list[list[str]]]:
-    """Buckets for the collectives of a key, by when they become ready and by when they are needed."""
-    ready, needed, total = _times(graph, choice, key)
+    """Buckets for the collectives of a key, by when they become ready and by when they are needed in the program's order, then by when they become ready
+    in an order that feeds the streams."""
+    ready, needed, total = _times(graph, choice, key, fed=False)
 
     def time(size: int) -> int:
         return cost.collective(key.kind.split(".")[1], size, key.axes, graph.mesh).time
 
-    for clock in (ready, {i: total - t for i, t in needed.items()}):
+    for clock in (ready, {i: total - t for i, t in needed.items()}, _times(graph, choice, key, fed=True)[0]):
         order = sorted(ids, key=lambda i: clock[i])
         clocks, sizes = [clock[i] for i in order], [_bytes(graph, [i]) for i in order]
         solve = best_intervals if len(ids) <= EXACT else merge_rule
         yield [order[first:stop] for first, stop in solve(clocks, sizes, time, limit)]
 
 
-def _times(graph: UnitGraph, choice: Choice, key: CommKey) -> tuple[dict[str, int], dict[str, int], int]:
-    """Collective -> when its operands are there, and when its first reader could begin, in a list schedule in program order in which
-    the collectives of `key` take no time; and how long that schedule is."""
+def _times(graph: UnitGraph, choice: Choice, key: CommKey, fed: bool) -> tuple[dict[str, int], dict[str, int], int]:
+    """Collective -> when its operands are there, and when its first reader could begin, in a list schedule in program order, or in one that feeds
+    the streams, while the collectives of `key` take no time; and how long that schedule is."""
     units = graph.units(choice)
+    order = fed_order(units) if fed else None
     own = [graph.nodes[members[0]].key == key for members in units.nodes]
     units = replace(units, time=tuple(0 if mine else t for mine, t in zip(own, units.time)))
-    events = {e.unit: e for e in timeline(units, list_order(units, by_path=False))}
+    events = {e.unit: e for e in timeline(units, order or list_order(units, by_path=False))}
     total = max((e.end for e in events.values()), default=0)
     ready = {name: max((events[units.ids[p]].end for p in units.preds[u]), default=0) for u, name in enumerate(units.ids)}
     needed = {name: min((events[units.ids[s]].begin for s in units.succs[u]), default=total) for u, name in enumerate(units.ids)}

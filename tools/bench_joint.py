@@ -3,7 +3,7 @@
     sudo python tools/bench_joint.py [--models gpt resnet] [--rates 1 5] [--pairs 5] [--measured] [--json FILE]
 
 The model is compiled once for each line of the table (`dmlc.pipelines.ABLATION`): none, buckets, + partition, + order, + fusion, joint. All these
-programs and DDP with the best of its bucket sizes live in the same processes, on two hosts that are network namespaces of this machine (tools/virtual_cluster.py),
+programs and DDP with the best of its bucket sizes run in the same processes, on two hosts that are network namespaces of this machine (tools/virtual_cluster.py),
 one core each, and are timed in turns. With --measured, the prices behind the predictions are measured on these hosts and this link first.
 Two lines count as different where their medians are further apart than half the range of their differences, pair by pair.
 """
@@ -11,6 +11,7 @@ Two lines count as different where their medians are further apart than half the
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -33,6 +34,7 @@ HOSTS = training.HOSTS
 IMAGES = {"small": ((1, 1), 8, 32, 4, 10), "full": ((2, 2, 2, 2), 64, 64, 16, 1000)}  # blocks a stage, width, image, batch of all hosts, labels
 TOKENS = {"small": "small", "full": "30m"}
 PICO = 1e12
+Make = Callable[[], Callable[[], float]]  # makes a function that runs one step and returns the loss
 
 
 def size() -> str:
@@ -63,12 +65,26 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     _, args = build()
     found: dict[str, Any] = {"buckets": training.bucket_times(settings["buckets"], steps, build)}
     found["bucket"] = best = training.best_of(found["buckets"])
-    sides = {"ddp": training.ddp_step(best, build)}
+    sides: dict[str, Make] = {"ddp": lambda: training.ddp_step(best, build)}
     for name, folder in settings["folders"].items():
-        sides[name] = training_step(Folder.load(Path(folder)), lambda i: tuple(x[i] for x in args))
-    found["losses"] = {name: [training.mean(step()) for _ in range(2)] for name, step in sides.items()}
-    found["times"] = training.in_turns(sides, settings["pairs"], steps)
+        sides[name] = lambda folder=folder: training_step(Folder.load(Path(folder)), lambda i: tuple(x[i] for x in args))
+    found["losses"], found["times"] = in_turns(sides, settings["pairs"], steps)
     return found
+
+
+def in_turns(sides: dict[str, Make], pairs: int, steps: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Losses of the first two steps of every side, and `pairs` times seconds a step; every second time in the opposite order. Each turn makes its
+    side anew: programs that lie in memory together are not all as fast, by where they came to lie."""
+    losses: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for i in range(pairs):
+        for name in list(sides)[:: 1 if i % 2 == 0 else -1]:
+            step = sides[name]()
+            losses[name] = [training.mean(step()) for _ in range(2)]
+            times[name].append(training.block(step, steps))
+            del step
+            gc.collect()
+    return losses, times
 
 
 # ---------------------------------------------------------------- from outside
@@ -112,24 +128,14 @@ def profiled(model: str, gigabits: float, scratch: Path, options: argparse.Names
             raise RuntimeError("the hosts that time collectives failed")
     compile_line(model, "none", gigabits, folder)
     for what in (["--ranks", "1"], [str(folder)]):
-        command = [
-            "taskset",
-            "-c",
-            str(cores[0]),
-            sys.executable,
-            "-m",
-            "dmlc",
-            "profile",
-            *what,
-            "--threads",
-            "1",
-            "--device",
-            "cpu",
-            "-o",
-            str(times),
-            *quick,
+        profile = [sys.executable, "-m", "dmlc", "profile", *what, "--threads", "1", "--device", "cpu", *quick, "-o"]
+        # every host at once, since they share this machine's memory; what the first one finds counts
+        running = [
+            subprocess.Popen(["taskset", "-c", str(cores[i % len(cores)]), *profile, str(times if i == 0 else scratch / f"beside{i}.db")], stdout=subprocess.DEVNULL)
+            for i in range(HOSTS)
         ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        if any([process.wait() for process in running]):
+            raise RuntimeError(f"dmlc profile {' '.join(what)} failed")
     return {"measured": show(times)}
 
 

@@ -12,6 +12,7 @@ from dmlc.cost.cost import transfer
 
 WAKE = 200_000_000  # picoseconds before the first byte of a collective moves
 CALL = 400_000_000  # of the rank that starts one, before it goes on: Gloo's threads take the core meanwhile (0.2 to 0.5 ms as measured)
+CACHES = 20  # percent: products and convolutions beside an all-reduce at 1 Gbit/s, which takes 15 percent of the core, keep 60 to 65
 CORE = 840 * 10**6  # bytes a second of an all-reduce that a core moves and adds up
 GATHER_CORE = 565 * 10**6  # of a gather's result: it is copied twice more
 WIRE = 95  # percent of a link's bandwidth that payload gets
@@ -61,5 +62,6 @@ def core_percent(ranks: int, alpha: int, bandwidth: int, memory: int) -> int:
 
 def slow_down(core: int) -> tuple[int, int]:
     """Percent of their speed that computation and a collective keep on one core of which the collective alone would take `core` percent:
-    either gets what it needs, at least half of the core."""
-    return 100 - min(core, 50), min(100, 5000 // max(core, 1))
+    either gets what it needs, at least half of the core; computation loses up to `CACHES` percent more, since what it had in the caches is gone each
+    time that Gloo's threads had the core."""
+    return max(50, 100 - core - min(2 * core, CACHES)), min(100, 5000 // max(core, 1))

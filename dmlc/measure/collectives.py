@@ -194,17 +194,23 @@ def overlap(device: torch.device, size: int, rounds: int) -> tuple[int, int]:
 
 
 class _Products:
-    """Matrix products, one after the other."""
+    """Matrix products, one after the other; on a processor a small one, one with more weights than a core's cache holds, and the gradient of a
+    convolution in turns: a collective's own use of the caches costs each of them differently."""
 
     def __init__(self, device: torch.device):
         side = PRODUCT if device.type == "cpu" else 4096
         self.device = device
         self.a, self.out = torch.randn(side, side, device=device), torch.empty(side, side, device=device)
+        self.wide = torch.randn(side, 8 * side, device=device) if device.type == "cpu" else None
+        self.images, self.kernels = torch.randn(2, 256, 4, 4, device=device), torch.randn(256, 256, 3, 3, device=device)
         self.run(3)
 
     def run(self, count: int) -> None:
         for _ in range(count):
             torch.mm(self.a, self.a, out=self.out)
+            if self.wide is not None:
+                torch.mm(self.a, self.wide)
+                torch.nn.grad.conv2d_weight(self.images, self.kernels.shape, self.images, padding=1)
 
     def seconds(self, count: int) -> float:
         """Of one product."""

@@ -25,7 +25,12 @@ def list_order(units: Units, by_path: bool = True, eager: bool = True) -> Order:
 def list_orders(units: Units) -> list[Order]:
     """The list schedules by every rule, the one nearest to the program first."""
     found = [list_order(units, by_path, eager) for by_path in (False, True) for eager in (True, False)]
-    return [*found, _ListScheduler(units, release_rank(units), True).run()]
+    return [*found, fed_order(units)]
+
+
+def fed_order(units: Units) -> Order:
+    """The list schedule by `release_rank`."""
+    return _ListScheduler(units, release_rank(units), True).run()
 
 
 def release_rank(units: Units) -> list[int]:
