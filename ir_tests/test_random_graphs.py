@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from model_cases import compile_copy, emit
-from random_plans import place_randomly
+from dmlc.tools.random_plans import place_randomly
 from rank_pool import shared_pool
 
 from dmlc.driver import Compiled, Loaded

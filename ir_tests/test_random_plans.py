@@ -6,7 +6,7 @@ import random
 from functools import cache
 
 import pytest
-from random_plans import place_randomly
+from dmlc.tools.random_plans import place_randomly
 
 from dmlc.driver import Options, load
 from dmlc.interpret.run import run

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from dmlc.frontend.onnx.emit import Emit
-from dmlc.frontend.onnx.importer import Frame, Importer, one_line, opsets_of
+from dmlc.frontend.onnx.importer import Frame, Importer, carried_elements, one_line, opsets_of
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
@@ -75,7 +75,7 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     binder = SizeBinder([v for v in graph.input if v.name not in initializers], dims, shapes, devices, batch_dims)
     importer = Importer(model, path, program)
     frame = Frame(opsets_of(model))
-    inputs = _bind_inputs(binder, program, frame)
+    inputs = _bind_inputs(graph, binder, program, frame)
     overridable = frozenset(v.name for v in graph.input if v.name in initializers) if model.ir_version > INITIALIZERS_ARE_INPUTS_UP_TO else frozenset()
     importer.bind_initializers(graph, frame, overridable)
     for name in (v.name for v in graph.input if v.name in overridable):
@@ -99,11 +99,12 @@ def _noting_defaults(binder: SizeBinder) -> Iterator[None]:
         raise DmlcError(e.message, e.loc, (*e.notes, f"sizes chosen by default: {chosen} (others with --dim or --shape)") if chosen else e.notes) from None
 
 
-def _bind_inputs(binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:
+def _bind_inputs(graph: onnx.GraphProto, binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:
     specs = binder.specs({i.name: program.argument_name(i.name) for i in binder.inputs})
     for spec in specs:
         if spec.name in frame.scope:
             raise DmlcError(f"the input '{spec.name}' is defined twice")
+        frame.elements.update(carried_elements([v for v in graph.input if v.name == spec.name]))
         frame.scope[spec.name] = program.input(spec.name, spec.argument, TensorType(spec.shape, spec.dtype), spec.batch_dim)
     return specs
 
