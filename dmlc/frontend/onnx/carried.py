@@ -98,7 +98,11 @@ def converted(n: Emit, x: Tensor, to: Kind, saturate: bool = True) -> Tensor:
 
 def _small_float(n: Emit, x: Tensor, dtype: str, saturate: bool) -> Tensor:
     wide = _at_least_half(n, x)
-    return n.cast(n.emit("dmlc.clamp", wide, min=-LARGEST[dtype], max=LARGEST[dtype]) if saturate else wide, dtype)
+    if saturate:
+        return n.cast(n.emit("dmlc.clamp", wide, min=-LARGEST[dtype], max=LARGEST[dtype]), dtype)
+    if dtype == "f8E4M3FN":  # it has no infinity; 464 is halfway to the value that would follow the largest, which is even
+        wide = n.select(n.pointwise("dmlc.gt", n.emit("dmlc.abs", wide), 464.0), float("nan"), wide)
+    return n.cast(wide, dtype)
 
 
 def _at_least_half(n: Emit, x: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ class Importer:
         local = self.functions.get((domain, proto.op_type, proto.overload))
         since = 1 if local else schema_version(domain, proto.op_type, _opset(frame, domain))
         handler = None if local else handler_for(domain, proto.op_type, since)
-        if not (local or handler or (not domain and has_body(proto.op_type, since))):
+        if not (local or handler or has_body(proto.op_type, since, domain)):
             raise Unsupported(_why_unsupported(domain, proto.op_type, since))
         present = [t for t in operands if not isinstance(t, Poison)]
         if len(present) != len(operands):
@@ -188,7 +188,7 @@ class Importer:
         try:
             return self._folded(node, domain, handler) or _handled(handler, node)
         except Unsupported:
-            if domain or not has_body(node.proto.op_type, node.since):
+            if not has_body(node.proto.op_type, node.since, domain):
                 raise
             listed = len(self.unsupported)
             results = self._by_definition(node, domain)
@@ -201,7 +201,7 @@ class Importer:
         """The node through the function that the specification itself gives for its operator."""
         types = [(e or element_of(t), t.shape) if t is not None else None for t, e in zip(node.operands, node.elements)]
         body = schema_body(node.proto, node.since, _opset(node.frame, domain), types, node.attributes.values())
-        return self.function(body, node, schema_defaults(node.proto.op_type, node.since))
+        return self.function(body, node, schema_defaults(node.proto.op_type, node.since, domain))
 
     def _folded(self, node: Node, domain: str, handler: Handler) -> Sequence[Tensor] | None:
         """The results as arrays when all operands are known, else None."""
