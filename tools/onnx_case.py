@@ -21,8 +21,11 @@ import onnx
 from onnx import numpy_helper
 
 from dmlc.frontend.onnx.tensors import CARRIERS, ELEMENT_TYPES, NUMPY
+from dmlc.ir.location import DmlcError
 
 TENSORS = "tensor programs"
+ROUNDED = "rounded otherwise"  # than the case's own tolerance allows, which in 16-bit floats is less than one unit in the last place
+UNIT = {"bf16": 2.0**-7, "f16": 2.0**-10}
 STRING = onnx.TensorProto.STRING
 EIGHT_BITS_OR_MORE = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}  # dtypes that numpy lacks, and the form the weight store has
 
@@ -61,6 +64,8 @@ def category(case: Any) -> str:
         return "training only"
     if "ImageDecoder" in operators:
         return "image decoding"
+    if case.name.startswith("test_training_dropout"):
+        return "training only"
     if any(v.type.tensor_type.elem_type == STRING for v in values):
         return "strings"
     if any(not v.type.HasField("tensor_type") for v in case.model.graph.output):
@@ -75,6 +80,8 @@ def frozen(case: Any, everything: bool) -> tuple[onnx.ModelProto, dict[str, np.n
     inputs: dict[str, np.ndarray] = {}
     for position, (value, given) in enumerate(zip(list(model.graph.input), case.data_sets[0][0])):
         x = array(given)
+        if x.dtype == object:
+            raise DmlcError(f"the case gives '{value.name}' as {type(given).__name__}, which is no tensor")
         if everything and (x.ndim == 0 or (position and x.ndim == 1) or x.dtype.kind in "iub"):
             model.graph.initializer.append(numpy_helper.from_array(x, value.name))
             model.graph.input.remove(value)
@@ -98,7 +105,6 @@ def stored(x: np.ndarray, element: int) -> np.ndarray:
 def outcome(case: Any, folder: Path) -> Outcome:
     """What becomes of a case on one rank and, where its ops can be cut, on two."""
     from dmlc.frontend.onnx import import_onnx
-    from dmlc.ir.location import DmlcError
     from dmlc.ir.verifier import verify
 
     found = Outcome(case.name, category(case), "passed")
@@ -132,7 +138,7 @@ def _run(case: Any, result: Any, inputs: Mapping[str, np.ndarray], found: Outcom
     elements = {v.name: v.type.tensor_type.elem_type for v in case.model.graph.input}
     given = {names[n]: stored(x, elements[n]) for n, x in inputs.items()}
     found.why = compared(case, result.module, given, result.weights)
-    found.state = "wrong" if found.why else "passed"
+    found.state = ("rounded" if found.why.startswith(ROUNDED) else "wrong") if found.why else "passed"
     if found.state == "passed":
         found.ranks, found.ranks_why = on_two_ranks(case, result, given)
 
@@ -148,9 +154,13 @@ def compared(case: Any, module: Any, given: Mapping[str, np.ndarray], weights: A
             return f"result {value.name} has type {dtype}"
         if ours.shape != theirs.shape:
             return f"result {value.name} has shape {list(ours.shape)}, not {list(theirs.shape)}"
+        if theirs.dtype == np.uint64:
+            theirs = theirs.view(np.int64)
         if theirs.dtype.name not in np.sctypeDict:
             theirs = theirs.astype(np.float32)
         if not np.allclose(ours, theirs, case.rtol, case.atol, equal_nan=True):
+            if dtype in UNIT and np.allclose(ours, theirs, UNIT[dtype], 0, equal_nan=True):
+                return f"{ROUNDED}: by up to one unit in the last place of {dtype}"
             return f"result {value.name} differs: {_difference(ours, theirs)}"
     return ""
 
@@ -165,7 +175,6 @@ def _difference(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def on_two_ranks(case: Any, result: Any, given: Mapping[str, np.ndarray]) -> tuple[str, str]:
     """The same with every op that can be cut over two ranks cut, pads filled with NaN: ("", "") when no op can be."""
-    from dmlc.ir.location import DmlcError
     from dmlc.ir.sharding import Mesh
     from dmlc.passes.mask_elim import MaskElim
     from dmlc.passes.partition import Partition

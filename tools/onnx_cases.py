@@ -21,7 +21,7 @@ from typing import Any
 
 from dmlc.tools.onnx_case import TENSORS, Outcome, all_cases, category, outcome
 
-STATES = ("passed", "refused", "wrong", "crashed", "slow")
+STATES = ("passed", "refused", "rounded", "wrong", "crashed", "slow")
 START_SECONDS = 60.0  # of a worker that has to import torch first
 
 

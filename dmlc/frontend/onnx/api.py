@@ -15,6 +15,7 @@ from dmlc.frontend.onnx.importer import Frame, Importer, carried_elements, one_l
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
+from dmlc.frontend.onnx.tensors import CARRIERS, element_name
 from dmlc.frontend.onnx.values import Poison, Tensor, Weight
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc, Remark
@@ -85,6 +86,10 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     importer.raise_unsupported()
     program.loc = Loc(str(path))
     program.finish([(v.name, _output(importer, r)) for v, r in zip(graph.output, results)])
+    carried = [v for v in (*graph.input, *graph.output) if frame.element(v.name)]
+    for v in carried:
+        element = frame.element(v.name) or 0
+        importer.told(f"'{v.name}'", f"of type {element_name(element)} is given as {CARRIERS[element]}")
     counted = [Remark("import", f"{what} ({n} node{'s' if n > 1 else ''}) {text}", loc=program.loc) for (what, text), n in importer.kinds.items()]
     return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks + counted)
 

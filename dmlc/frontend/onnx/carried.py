@@ -2,6 +2,7 @@
 
 Which name of a graph has such a type is kept beside the names (`Frame.elements`). An operator that is not listed here refuses such operands,
 since it would compute with the wider type's limits; those that leave the range are brought back into it (integers wrap).
+No type is wider than uint64: it is carried by the bits, and what compares its values does so with the highest bit flipped.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CLOSED = set(
 )
 WRAPPED = set("Add Sub Mul Sum BitShift BitwiseNot Pow ReduceSum ReduceProd CumSum".split())  # integers only: the result's low bits count
 PLAIN = set("Equal Less Greater LessOrEqual GreaterOrEqual Shape Size NonZero ArgMax ArgMin".split())  # results are of the IR's own types
+ORDERED = set("Less Greater LessOrEqual GreaterOrEqual Max Min TopK ReduceMax ReduceMin ArgMax ArgMin".split())  # of uint64
+OTHERWISE = set("Div Mod Clip Pow".split())  # not of uint64, unless the handler says so
 OWN = set("Cast CastLike BitCast QuantizeLinear DequantizeLinear".split())  # the handler says
 
 
@@ -52,8 +55,10 @@ def result_elements(n: Node) -> list[int | None]:
     operator = n.proto.op_type
     if first is None or operator in PLAIN or operator in OWN:
         return results
-    if operator not in CLOSED and not (operator in WRAPPED and first in INTEGER_CARRIED):
+    if operator not in CLOSED and not (operator in WRAPPED and (first in INTEGER_CARRIED or first == T.UINT64)):
         raise Unsupported(f"values of type {element_name(first)}")
+    if T.UINT64 in n.elements and (operator in OTHERWISE or (operator == "BitShift" and n.attr("direction") != "LEFT")):
+        raise Unsupported("values of type uint64")
     if operator in ("Pow", "TopK"):
         return [n.elements[0], *results[1:]]
     return [first] * len(results)
@@ -61,9 +66,21 @@ def result_elements(n: Node) -> list[int | None]:
 
 def brought_back(n: Node, results: Sequence[Tensor]) -> list[Tensor]:
     """Results of an operator that may leave the range of its operands' type, inside it again."""
+    if n.proto.op_type in ORDERED:
+        return [_flipped(n, t) if e == T.UINT64 else t for t, e in zip(results, n.result_elements)]
     if n.proto.op_type not in WRAPPED:
         return list(results)
-    return [wrapped(n, t, e) if e else t for t, e in zip(results, n.result_elements)]
+    return [wrapped(n, t, e) if e in INTEGER_CARRIED else t for t, e in zip(results, n.result_elements)]
+
+
+def prepared(n: Node) -> None:
+    """Operands of type uint64 with the highest bit flipped, where a signed comparison then orders them."""
+    if T.UINT64 in n.elements and n.proto.op_type in ORDERED:
+        n.operands = [_flipped(n, t) if e == T.UINT64 and t is not None else t for t, e in zip(n.operands, n.elements)]
+
+
+def _flipped(n: Emit, t: Tensor) -> Tensor:
+    return n.pointwise("dmlc.bitwise_xor", t, -(1 << 63))
 
 
 def wrapped(n: Emit, t: Tensor, element: int) -> Tensor:
@@ -84,6 +101,10 @@ def converted(n: Emit, x: Tensor, to: Kind, saturate: bool = True) -> Tensor:
     from dmlc.frontend.onnx.emit import type_of
 
     source = type_of(x).dtype
+    if to.element == T.UINT64:
+        if source in FLOATS:
+            raise Unsupported("conversion of floats to uint64")
+        return n.cast(x, "i64")
     if to.element is None:
         return _small_float(n, x, to.dtype, saturate) if to.dtype in LARGEST else n.cast(x, to.dtype)
     if to.element in INTEGER_CARRIED:

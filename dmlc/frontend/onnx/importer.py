@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 
 from dmlc.frontend.onnx import ops  # noqa: F401  (registers the importers)
-from dmlc.frontend.onnx.carried import brought_back, result_elements
+from dmlc.frontend.onnx.carried import brought_back, prepared, result_elements
 from dmlc.frontend.onnx.emit import Scratch
 from dmlc.frontend.onnx.graph import node_name, ordered
-from dmlc.frontend.onnx.loader import Source, source_of
+from dmlc.frontend.onnx.loader import NEWEST_OPSET, Source, source_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.schemas import element_of, has_body, schema_body, schema_defaults
@@ -201,6 +201,8 @@ class Importer:
         """The node through the function that the specification itself gives for its operator."""
         types = [(e or element_of(t), t.shape) if t is not None else None for t, e in zip(node.operands, node.elements)]
         body = schema_body(node.proto, node.since, _opset(node.frame, domain), types, node.attributes.values())
+        if domain and not any(_domain(e.domain) == "" for e in body.opset_import):
+            body.opset_import.append(onnx.helper.make_opsetid("", NEWEST_OPSET))  # the installed onnx wrote the body just now
         return self.function(body, node, schema_defaults(node.proto.op_type, node.since, domain))
 
     def _folded(self, node: Node, domain: str, handler: Handler) -> Sequence[Tensor] | None:
@@ -254,6 +256,7 @@ def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 def _handled(handler: Handler, node: Node) -> list[Tensor]:
     node.result_elements = result_elements(node)
+    prepared(node)
     return brought_back(node, _listed(handler(node)))
 
 

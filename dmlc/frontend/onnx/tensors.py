@@ -21,13 +21,13 @@ ELEMENT_TYPES = {
     T.INT64: "i64", T.INT32: "i32", T.INT16: "i16", T.INT8: "i8", T.UINT8: "ui8", T.BOOL: "i1",
 }  # fmt: skip
 
-# Types the IR lacks, and the type of the IR that holds each of their values exactly (see carried.py).
+# Types the IR lacks, and the type of the IR that holds each of their values exactly (see carried.py); for uint64, their bits.
 CARRIERS = {
-    T.UINT16: "i32", T.UINT32: "i64", T.UINT4: "ui8", T.INT4: "i8", T.UINT2: "ui8", T.INT2: "i8",
+    T.UINT16: "i32", T.UINT32: "i64", T.UINT64: "i64", T.UINT4: "ui8", T.INT4: "i8", T.UINT2: "ui8", T.INT2: "i8",
     T.FLOAT8E4M3FNUZ: "f16", T.FLOAT8E5M2FNUZ: "f16", T.FLOAT4E2M1: "f16", T.FLOAT8E8M0: "f32",
 }  # fmt: skip
 INTEGER_CARRIED = {T.UINT16: (0, 65535), T.UINT32: (0, 4294967295), T.UINT4: (0, 15), T.INT4: (-8, 7), T.UINT2: (0, 3), T.INT2: (-2, 1)}  # smallest, largest
-CARRIED_BITS = {T.UINT16: 16, T.UINT32: 32, T.UINT4: 4, T.INT4: 4, T.UINT2: 2, T.INT2: 2, T.FLOAT8E4M3FNUZ: 8, T.FLOAT8E5M2FNUZ: 8, T.FLOAT4E2M1: 4, T.FLOAT8E8M0: 8}
+CARRIED_BITS = {T.UINT64: 64, T.UINT16: 16, T.UINT32: 32, T.UINT4: 4, T.INT4: 4, T.UINT2: 2, T.INT2: 2, T.FLOAT8E4M3FNUZ: 8, T.FLOAT8E5M2FNUZ: 8, T.FLOAT4E2M1: 4, T.FLOAT8E8M0: 8}
 
 NUMPY = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "f8E4M3FN": np.uint8, "f8E5M2": np.uint8,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import onnx
+
 from dmlc.frontend.onnx.carried import Kind, converted
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.tensors import CARRIED_BITS
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.types import BYTES, FLOATS
+
+UINT64 = onnx.TensorProto.UINT64
 
 
 @op("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
@@ -22,6 +26,8 @@ def cast_like(n: Node) -> Tensor:
 
 def _cast(n: Node, to: Kind) -> Tensor:
     n.result_elements = [to.element]
+    if n.elements[0] == UINT64 and to.dtype in FLOATS:
+        raise Unsupported("conversion of uint64 to floats")
     return n[0] if n.kind(0) == to else converted(n, n[0], to, bool(n.attr("saturate", 1)))
 
 
