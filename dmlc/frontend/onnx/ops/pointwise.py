@@ -8,7 +8,7 @@ from typing import Any
 
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.tensors import to_torch
 from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.ir.core import Value

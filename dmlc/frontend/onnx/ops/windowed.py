@@ -85,7 +85,7 @@ def max_unpool(n: Node) -> Tensor:
     wanted = n.ints(2, "the result's shape") if n.has(2) else (*shape[:2], *image)
     more = [w - have for w, have in zip(wanted, (*shape[:2], *image), strict=True)]
     if min(more) < 0:
-        raise DmlcError(f"the result's shape {list(wanted)} is smaller than the {list((*shape[:2], *image))} that the windows cover")
+        raise DmlcError(f"the result's shape {list(wanted)} is smaller than the {[*shape[:2], *image]} that the windows cover")
     return n.emit("dmlc.pad", y, low=(0,) * len(shape), high=tuple(more), mode="constant", value=0.0) if any(more) else y
 
 
