@@ -11,7 +11,8 @@ from pathlib import Path
 import onnx
 
 from dmlc.frontend.onnx.emit import Emit
-from dmlc.frontend.onnx.importer import Frame, Importer, carried_elements, one_line, opsets_of
+from dmlc.frontend.onnx.frame import Frame
+from dmlc.frontend.onnx.importer import Importer, carried_elements, one_line, opsets_of
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder

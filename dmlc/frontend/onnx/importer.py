@@ -6,8 +6,7 @@ a tensor op needs them. All nodes that cannot be imported are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import onnx
 from dmlc.frontend.onnx import ops  # noqa: F401  (registers the importers)
 from dmlc.frontend.onnx.carried import brought_back, prepared, result_elements
 from dmlc.frontend.onnx.emit import Scratch
+from dmlc.frontend.onnx.frame import Frame, deeper
 from dmlc.frontend.onnx.graph import node_name, ordered
 from dmlc.frontend.onnx.loader import NEWEST_OPSET, Source, source_of
 from dmlc.frontend.onnx.node import Node
@@ -27,59 +27,7 @@ from dmlc.frontend.onnx.values import POISON, Known, Poison, Tensor, Weight
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError, Loc, Remark
 
-MAX_DEPTH = 32  # of functions and subgraphs inside one another
 MAX_LISTED = 40
-
-
-@dataclass
-class Frame:
-    """One scope: the graph, the body of an inlined function, or a branch. Subgraphs see the frames around them; function bodies don't."""
-
-    opsets: dict[str, int]
-    parent: Frame | None = None
-    attributes: dict[str, onnx.AttributeProto] = field(default_factory=dict)
-    prefix: str = ""
-    scope: dict[str, Tensor | Poison] = field(default_factory=dict)
-    elements: dict[str, int] = field(default_factory=dict)  # of names whose element type the IR lacks (carried.py)
-    depth: int = 0
-
-    def lookup(self, name: str) -> Tensor | Poison | None:
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.scope:
-                return frame.scope[name]
-            frame = frame.parent
-        return None
-
-    def element(self, name: str) -> int | None:
-        """The carried element type of a name, if it has one."""
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.scope:
-                return frame.elements.get(name)
-            frame = frame.parent
-        return None
-
-    def bound_attributes(self, node: onnx.NodeProto) -> Iterator[onnx.AttributeProto]:
-        """The node's attributes; those that refer to the enclosing function's are replaced, or left out when it has none."""
-        for attribute in node.attribute:
-            if not attribute.ref_attr_name:
-                yield attribute
-            elif attribute.ref_attr_name in self.attributes:
-                bound = onnx.AttributeProto()
-                bound.CopyFrom(self.attributes[attribute.ref_attr_name])
-                bound.name = attribute.name
-                yield bound
-
-    def inner(self, name: str) -> Frame:
-        """A frame for a subgraph of node `name`."""
-        return Frame(self.opsets, self, self.attributes, f"{self.prefix}{name}/", depth=_deeper(self))
-
-
-def _deeper(frame: Frame) -> int:
-    if frame.depth >= MAX_DEPTH:
-        raise DmlcError(f"functions or subgraphs nest more than {MAX_DEPTH} deep (a function that calls itself?)")
-    return frame.depth + 1
 
 
 class Importer:
@@ -131,7 +79,7 @@ class Importer:
     def function(self, body: onnx.FunctionProto, node: Node, defaults: Mapping[str, onnx.AttributeProto]) -> list[Tensor | Poison]:
         """Import a function's body in place of a node that calls it; `defaults` stand in for attributes the node leaves out."""
         attributes = {**defaults} | {a.name: a for a in body.attribute_proto} | node.attributes
-        frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=_deeper(node.frame))
+        frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=deeper(node.frame))
         frame.scope.update({name: t for name, t in zip(body.input, node.operands) if t is not None})
         frame.elements.update({name: e for name, e in zip(body.input, node.elements) if e})
         absent = set(body.input) - set(frame.scope)

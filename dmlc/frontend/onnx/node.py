@@ -19,7 +19,8 @@ from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
 
 if TYPE_CHECKING:
-    from dmlc.frontend.onnx.importer import Frame, Importer
+    from dmlc.frontend.onnx.frame import Frame
+    from dmlc.frontend.onnx.importer import Importer
 
 _REQUIRED: Any = object()
 
