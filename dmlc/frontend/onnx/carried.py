@@ -73,10 +73,11 @@ def brought_back(n: Node, results: Sequence[Tensor]) -> list[Tensor]:
     return [wrapped(n, t, e) if e in INTEGER_CARRIED else t for t, e in zip(results, n.result_elements)]
 
 
-def prepared(n: Node) -> None:
-    """Operands of type uint64 with the highest bit flipped, where a signed comparison then orders them."""
-    if T.UINT64 in n.elements and n.proto.op_type in ORDERED:
-        n.operands = [_flipped(n, t) if e == T.UINT64 and t is not None else t for t, e in zip(n.operands, n.elements)]
+def prepared(n: Node) -> list[Tensor | None]:
+    """The operands as the handler takes them: those of type uint64 with the highest bit flipped, where a signed comparison then orders them."""
+    if T.UINT64 not in n.elements or n.proto.op_type not in ORDERED:
+        return n.operands
+    return [_flipped(n, t) if e == T.UINT64 and t is not None else t for t, e in zip(n.operands, n.elements)]
 
 
 def _flipped(n: Emit, t: Tensor) -> Tensor:

@@ -204,8 +204,11 @@ def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 def _handled(handler: Handler, node: Node) -> list[Tensor]:
     node.result_elements = result_elements(node)
-    prepared(node)
-    return brought_back(node, _listed(handler(node)))
+    given, node.operands = node.operands, prepared(node)
+    try:
+        return brought_back(node, _listed(handler(node)))
+    finally:
+        node.operands = given
 
 
 def carried_elements(values: Sequence[onnx.ValueInfoProto | onnx.TensorProto]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from dmlc.frontend.onnx.tensors import dtype_or_carrier
+from dmlc.frontend.onnx.tensors import dtype_of_element, dtype_or_carrier
 from dmlc.ir.location import DmlcError
 from dmlc.ir.suggest import did_you_mean
 
@@ -82,7 +82,7 @@ class SizeBinder:
             kind = value.type.WhichOneof("value") or "no type"
             raise DmlcError(f"input '{value.name}' is not a tensor ({kind.removesuffix('_type')}), which is not supported")
         tensor = value.type.optional_type.elem_type.tensor_type if optional else value.type.tensor_type  # callers give an optional's element
-        dtype = dtype_or_carrier(tensor.elem_type, f"input '{value.name}'")
+        dtype = (dtype_of_element if optional else dtype_or_carrier)(tensor.elem_type, f"input '{value.name}'")
         given = self.shapes.get(value.name)
         if not tensor.HasField("shape"):
             if given is None:
