@@ -50,8 +50,8 @@ def all_cases() -> dict[str, Any]:
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for module in pkgutil.iter_modules(node.__path__):
-            importlib.import_module(f"{node.__name__}.{module.name}")
+        for module in pkgutil.walk_packages(node.__path__, f"{node.__name__}."):
+            importlib.import_module(module.name)
     return {case.name: case for case in node._NodeTestCases}
 
 
