@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx_files import INT64, agrees, computed, model_of
 
-from dmlc.frontend.onnx import import_onnx
-from dmlc.ir.location import DmlcError
-from dmlc.ir.verifier import verify
+from dmlc.tools.onnx_case import TENSORS, array, category, outcome
+from dmlc.tools.onnx_cases import surprises
 
 node = helper.make_node
 RNG = np.random.default_rng(7)
@@ -38,13 +35,6 @@ SAMPLE = (
 
 LARGE = 20_000  # elements: the few larger inputs only take time
 
-# Cases whose expected values are not followed, and why.
-OTHERWISE = {
-    "test_resize_downsample_scales_linear_align_corners": "fractional output length; onnxruntime takes the whole one too",
-    "test_resize_downsample_scales_cubic_align_corners": "fractional output length; onnxruntime takes the whole one too",
-}
-
-
 def cases_of(module: str) -> list[Any]:
     from onnx.backend.test.case import node as registered
 
@@ -55,58 +45,12 @@ def cases_of(module: str) -> list[Any]:
     return registered._NodeTestCases[before:]
 
 
-def frozen(case: Any, everything: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The case with its integers and small operands (shapes, axes, counts, bounds) as initializers, and its remaining inputs."""
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
-    inputs: dict[str, np.ndarray] = {}
-    for position, (value, x) in enumerate(zip(list(model.graph.input), case.data_sets[0][0])):
-        if everything and (x.ndim == 0 or (position and x.ndim == 1) or x.dtype.kind in "ib"):
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(x), value.name))
-            model.graph.input.remove(value)
-        else:
-            inputs[value.name] = np.asarray(x)
-    return model, inputs
-
-
-def outcome(case: Any, folder: Path) -> list[np.ndarray] | None:
-    """Our outputs, or None where the case is not supported. Operands that must be known are frozen on the second try."""
-    for everything in (False, True):
-        model, inputs = frozen(case, everything)
-        onnx.save(model, str(folder / "case.onnx"))
-        try:
-            result = import_onnx(folder / "case.onnx", shapes={n: x.shape for n, x in inputs.items()})
-        except DmlcError as e:
-            if not everything and "must be known" in str(e):
-                continue
-            assert "support" in str(e), f"{case.name}: {e}"
-            return None
-        verify(result.module)
-        return computed(result, inputs)
-    return None
-
-
-def tensors(values: Any) -> bool:
-    return all(isinstance(x, (np.ndarray, np.generic, float, int)) and np.asarray(x).dtype.kind in "fiub" for x in values)
-
-
 @pytest.mark.parametrize("module", SAMPLE)
 def test_node_cases(tmp_path, module):
-    passed, left_out = 0, []
-    for case in cases_of(module):
-        inputs, outputs = case.data_sets[0]
-        if not tensors([*inputs, *outputs]) or case.name in OTHERWISE or max(np.size(x) for x in inputs) > LARGE:
-            continue
-        found = outcome(case, tmp_path)
-        if found is None:
-            left_out.append(case.name)
-            continue
-        for ours, wanted in zip(found, map(np.asarray, outputs), strict=True):
-            assert (ours.shape, ours.dtype) == (wanted.shape, wanted.dtype), case.name
-            half = wanted.dtype == np.float16
-            np.testing.assert_allclose(ours, wanted, rtol=1e-2 if half else 1e-3, atol=1e-3 if half else 1e-5, err_msg=case.name)
-        passed += 1
-    assert passed and passed >= len(left_out), left_out
+    cases = [c for c in cases_of(module) if category(c) == TENSORS and max((array(x).size for x in c.data_sets[0][0] if x is not None), default=0) <= LARGE]
+    found = [outcome(case, tmp_path, ranks=False) for case in cases]
+    assert not surprises(found)
+    assert any(o.state == "passed" for o in found)
 
 
 # ---------------------------------------------------------------- against onnxruntime

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from model_cases import compile_copy, emit
-from random_plans import place_randomly
 from rank_pool import shared_pool
 
 from dmlc.driver import Compiled, Loaded
@@ -25,6 +24,7 @@ from dmlc.passmanager.context import Context
 from dmlc.passmanager.manager import PassManager
 from dmlc.tools.fuzz_graphs import compiled, difference, pipeline, plans_for
 from dmlc.tools.random_graphs import random_graph
+from dmlc.tools.random_plans import place_randomly
 
 torch.set_num_threads(1)
 SEEDS = range(60)

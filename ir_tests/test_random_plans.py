@@ -6,7 +6,6 @@ import random
 from functools import cache
 
 import pytest
-from random_plans import place_randomly
 
 from dmlc.driver import Options, load
 from dmlc.interpret.run import run
@@ -18,6 +17,7 @@ from dmlc.passmanager.context import Context
 from dmlc.passmanager.manager import PassManager
 from dmlc.passmanager.pipeline import parse_pipeline
 from dmlc.pipelines import PIPELINES
+from dmlc.tools.random_plans import place_randomly
 
 MESHES = (Mesh.make(a=2, b=2), Mesh.make(a=3), Mesh.make(a=2, b=3), Mesh.make(a=5), Mesh.make(a=2, b=2, c=2), Mesh.make(a=4, b=2))
 BEFORE_PLAN = "simplify,raise-composites,unflatten,unfuse-projections,dce"

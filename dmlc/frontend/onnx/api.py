@@ -11,10 +11,12 @@ from pathlib import Path
 import onnx
 
 from dmlc.frontend.onnx.emit import Emit
-from dmlc.frontend.onnx.importer import Frame, Importer, one_line, opsets_of
+from dmlc.frontend.onnx.frame import Frame
+from dmlc.frontend.onnx.importer import Importer, carried_elements, one_line, opsets_of
 from dmlc.frontend.onnx.loader import load_model
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
+from dmlc.frontend.onnx.tensors import CARRIERS, element_name
 from dmlc.frontend.onnx.values import Poison, Tensor, Weight
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc, Remark
@@ -75,7 +77,7 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     binder = SizeBinder([v for v in graph.input if v.name not in initializers], dims, shapes, devices, batch_dims)
     importer = Importer(model, path, program)
     frame = Frame(opsets_of(model))
-    inputs = _bind_inputs(binder, program, frame)
+    inputs = _bind_inputs(graph, binder, program, frame)
     overridable = frozenset(v.name for v in graph.input if v.name in initializers) if model.ir_version > INITIALIZERS_ARE_INPUTS_UP_TO else frozenset()
     importer.bind_initializers(graph, frame, overridable)
     for name in (v.name for v in graph.input if v.name in overridable):
@@ -85,6 +87,10 @@ def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes:
     importer.raise_unsupported()
     program.loc = Loc(str(path))
     program.finish([(v.name, _output(importer, r)) for v, r in zip(graph.output, results)])
+    carried = [v for v in (*graph.input, *graph.output) if frame.element(v.name)]
+    for v in carried:
+        element = frame.element(v.name) or 0
+        importer.told(f"'{v.name}'", f"of type {element_name(element)} is given as {CARRIERS[element]}")
     counted = [Remark("import", f"{what} ({n} node{'s' if n > 1 else ''}) {text}", loc=program.loc) for (what, text), n in importer.kinds.items()]
     return ImportResult(program.module, program.store, inputs, [v.name for v in graph.output], binder.table(), importer.remarks + counted)
 
@@ -99,11 +105,12 @@ def _noting_defaults(binder: SizeBinder) -> Iterator[None]:
         raise DmlcError(e.message, e.loc, (*e.notes, f"sizes chosen by default: {chosen} (others with --dim or --shape)") if chosen else e.notes) from None
 
 
-def _bind_inputs(binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:
+def _bind_inputs(graph: onnx.GraphProto, binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:
     specs = binder.specs({i.name: program.argument_name(i.name) for i in binder.inputs})
     for spec in specs:
         if spec.name in frame.scope:
             raise DmlcError(f"the input '{spec.name}' is defined twice")
+        frame.elements.update(carried_elements([v for v in graph.input if v.name == spec.name]))
         frame.scope[spec.name] = program.input(spec.name, spec.argument, TensorType(spec.shape, spec.dtype), spec.batch_dim)
     return specs
 

@@ -6,69 +6,28 @@ a tensor op needs them. All nodes that cannot be imported are reported together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from dmlc.frontend.onnx import ops  # noqa: F401  (registers the importers)
-from dmlc.frontend.onnx.emit import Scratch, type_of
+from dmlc.frontend.onnx.carried import brought_back, prepared, result_elements
+from dmlc.frontend.onnx.emit import Scratch
+from dmlc.frontend.onnx.frame import Frame, deeper
 from dmlc.frontend.onnx.graph import node_name, ordered
-from dmlc.frontend.onnx.loader import Source, source_of
+from dmlc.frontend.onnx.loader import NEWEST_OPSET, Source, source_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.program import Program
-from dmlc.frontend.onnx.schemas import has_body, schema_body, schema_defaults
+from dmlc.frontend.onnx.schemas import element_of, has_body, schema_body, schema_defaults
 from dmlc.frontend.onnx.table import STATIC, Handler, Unsupported, handler_for, schema_version, supported_versions
-from dmlc.frontend.onnx.tensors import shape_of_proto
+from dmlc.frontend.onnx.tensors import CARRIERS, element_name, shape_of_proto
 from dmlc.frontend.onnx.values import POISON, Known, Poison, Tensor, Weight
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError, Loc, Remark
 
-MAX_DEPTH = 32  # of functions and subgraphs inside one another
 MAX_LISTED = 40
-
-
-@dataclass
-class Frame:
-    """One scope: the graph, the body of an inlined function, or a branch. Subgraphs see the frames around them; function bodies don't."""
-
-    opsets: dict[str, int]
-    parent: Frame | None = None
-    attributes: dict[str, onnx.AttributeProto] = field(default_factory=dict)
-    prefix: str = ""
-    scope: dict[str, Tensor | Poison] = field(default_factory=dict)
-    depth: int = 0
-
-    def lookup(self, name: str) -> Tensor | Poison | None:
-        frame: Frame | None = self
-        while frame is not None:
-            if name in frame.scope:
-                return frame.scope[name]
-            frame = frame.parent
-        return None
-
-    def bound_attributes(self, node: onnx.NodeProto) -> Iterator[onnx.AttributeProto]:
-        """The node's attributes; those that refer to the enclosing function's are replaced, or left out when it has none."""
-        for attribute in node.attribute:
-            if not attribute.ref_attr_name:
-                yield attribute
-            elif attribute.ref_attr_name in self.attributes:
-                bound = onnx.AttributeProto()
-                bound.CopyFrom(self.attributes[attribute.ref_attr_name])
-                bound.name = attribute.name
-                yield bound
-
-    def inner(self, name: str) -> Frame:
-        """A frame for a subgraph of node `name`."""
-        return Frame(self.opsets, self, self.attributes, f"{self.prefix}{name}/", depth=_deeper(self))
-
-
-def _deeper(frame: Frame) -> int:
-    if frame.depth >= MAX_DEPTH:
-        raise DmlcError(f"functions or subgraphs nest more than {MAX_DEPTH} deep (a function that calls itself?)")
-    return frame.depth + 1
 
 
 class Importer:
@@ -95,6 +54,7 @@ class Importer:
         for source in sources:
             if source.name in frame.scope:
                 raise DmlcError(f"the initializer '{source.name}' is defined twice")
+            frame.elements.update(carried_elements([t for t in graph.initializer if t.name == source.name]))
             frame.scope[source.name] = Weight(source, source.name in overridable, self.program.is_named_trainable(source.name))
 
     def run(self, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], frame: Frame) -> list[Tensor | Poison]:
@@ -110,17 +70,23 @@ class Importer:
             raise DmlcError(f"its subgraph takes {len(graph.input)} inputs, {len(inputs)} are given")
         frame.scope.update(zip([v.name for v in graph.input], inputs))
         self.bind_initializers(graph, frame)
-        return self.run(graph.node, [v.name for v in graph.output], frame)
+        results = self.run(graph.node, [v.name for v in graph.output], frame)
+        carried = next((e for v in graph.output if (e := frame.element(v.name))), None)
+        if carried:
+            raise Unsupported(f"a subgraph whose results are of type {element_name(carried)}")
+        return results
 
     def function(self, body: onnx.FunctionProto, node: Node, defaults: Mapping[str, onnx.AttributeProto]) -> list[Tensor | Poison]:
         """Import a function's body in place of a node that calls it; `defaults` stand in for attributes the node leaves out."""
         attributes = {**defaults} | {a.name: a for a in body.attribute_proto} | node.attributes
-        frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=_deeper(node.frame))
+        frame = Frame(_opsets(body.opset_import), None, attributes, f"{node.name}/", depth=deeper(node.frame))
         frame.scope.update({name: t for name, t in zip(body.input, node.operands) if t is not None})
+        frame.elements.update({name: e for name, e in zip(body.input, node.elements) if e})
         absent = set(body.input) - set(frame.scope)
         nodes = [_without(proto, absent) for proto in body.node]
         wanted = [name for i, name in enumerate(body.output) if node.wants(i)]
         results = dict(zip(wanted, self.run(nodes, wanted, frame)))
+        node.result_elements = [frame.element(name) for name in body.output]
         return [results.get(name, POISON) for name in body.output]
 
     def _read(self, name: str, frame: Frame, reader: str) -> Tensor | Poison:
@@ -136,36 +102,41 @@ class Importer:
         name = frame.prefix + node_name(proto)
         try:
             operands = [self._read(n, frame, "the node's operands") if n else None for n in proto.input]
-            results = self._results(proto, frame, name, operands)
+            results, elements = self._results(proto, frame, name, operands)
         except Unsupported as e:
             self.unsupported.append((proto.op_type, name, str(e)))
-            results = [POISON] * len(proto.output)
+            results, elements = [POISON] * len(proto.output), []
         except DmlcError as e:
             raise e if e.loc.known else DmlcError(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
         except Exception as e:  # a damaged file can break any assumption of a handler
             raise DmlcError(f"{proto.op_type} cannot be imported: {one_line(e)}", Loc(name)) from e
         self._bind(proto, frame, name, results)
+        frame.elements.update({o: e for o, e in zip(proto.output, elements) if e})
 
-    def _results(self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None]) -> Sequence[Tensor | Poison]:
+    def _results(self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None]) -> tuple[Sequence[Tensor | Poison], Sequence[int | None]]:
         domain = _domain(proto.domain)
         local = self.functions.get((domain, proto.op_type, proto.overload))
         since = 1 if local else schema_version(domain, proto.op_type, _opset(frame, domain))
         handler = None if local else handler_for(domain, proto.op_type, since)
-        if not (local or handler or (not domain and has_body(proto.op_type, since))):
+        if not (local or handler or has_body(proto.op_type, since, domain)):
             raise Unsupported(_why_unsupported(domain, proto.op_type, since))
         present = [t for t in operands if not isinstance(t, Poison)]
         if len(present) != len(operands):
-            return [POISON] * len(proto.output)
+            return [POISON] * len(proto.output), []
         self.program.loc = Loc(name)
         node = Node(self, frame, proto, name, since, present, self.program)
+        return self._made(node, domain, local, handler), node.result_elements
+
+    def _made(self, node: Node, domain: str, local: onnx.FunctionProto | None, handler: Handler | None) -> Sequence[Tensor | Poison]:
+        """A node's results, by its function, its handler or its definition."""
         if local:
             return self.function(local, node, {})
         if handler is None:
             return self._by_definition(node, domain)
         try:
-            return self._folded(node, domain, handler) or _listed(handler(node))
+            return self._folded(node, domain, handler) or _handled(handler, node)
         except Unsupported:
-            if domain or not has_body(proto.op_type, since):
+            if not has_body(node.proto.op_type, node.since, domain):
                 raise
             listed = len(self.unsupported)
             results = self._by_definition(node, domain)
@@ -176,9 +147,11 @@ class Importer:
 
     def _by_definition(self, node: Node, domain: str) -> Sequence[Tensor | Poison]:
         """The node through the function that the specification itself gives for its operator."""
-        types = [type_of(t) if t is not None else None for t in node.operands]
+        types = [(e or element_of(t), t.shape) if t is not None else None for t, e in zip(node.operands, node.elements)]
         body = schema_body(node.proto, node.since, _opset(node.frame, domain), types, node.attributes.values())
-        return self.function(body, node, schema_defaults(node.proto.op_type, node.since))
+        if domain and not any(_domain(e.domain) == "" for e in body.opset_import):
+            body.opset_import.append(onnx.helper.make_opsetid("", NEWEST_OPSET))  # the installed onnx wrote the body just now
+        return self.function(body, node, schema_defaults(node.proto.op_type, node.since, domain))
 
     def _folded(self, node: Node, domain: str, handler: Handler) -> Sequence[Tensor] | None:
         """The results as arrays when all operands are known, else None."""
@@ -187,7 +160,10 @@ class Importer:
             return None
         scratch = Scratch(Loc(node.name))
         operands = [t.read() if isinstance(t, Weight) else t for t in node.operands]
-        return scratch.evaluate(_listed(handler(Node(self, node.frame, node.proto, node.name, node.since, operands, scratch))))
+        inner = Node(self, node.frame, node.proto, node.name, node.since, operands, scratch)
+        results = scratch.evaluate(_handled(handler, inner))
+        node.result_elements = inner.result_elements
+        return results
 
     def _bind(self, proto: onnx.NodeProto, frame: Frame, name: str, results: Sequence[Tensor | Poison]) -> None:
         wanted = max((i + 1 for i, o in enumerate(proto.output) if o), default=0)
@@ -224,6 +200,21 @@ def one_line(error: Exception) -> str:
 
 def _listed(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return list(results) if isinstance(results, (tuple, list)) else [results]  # type: ignore[list-item]
+
+
+def _handled(handler: Handler, node: Node) -> list[Tensor]:
+    node.result_elements = result_elements(node)
+    given, node.operands = node.operands, prepared(node)
+    try:
+        return brought_back(node, _listed(handler(node)))
+    finally:
+        node.operands = given
+
+
+def carried_elements(values: Sequence[onnx.ValueInfoProto | onnx.TensorProto]) -> dict[str, int]:
+    """The names, among inputs or initializers, whose element type the IR lacks."""
+    elements = {v.name: v.data_type if isinstance(v, onnx.TensorProto) else v.type.tensor_type.elem_type for v in values}
+    return {name: e for name, e in elements.items() if e in CARRIERS}
 
 
 def _domain(domain: str) -> str:

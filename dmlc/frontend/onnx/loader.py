@@ -19,7 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dmlc.frontend.onnx.graph import subgraphs
-from dmlc.frontend.onnx.tensors import NUMPY, array_of, dtype_of_element, shape_of_proto
+from dmlc.frontend.onnx.tensors import CARRIED_BITS, CARRIERS, NUMPY, array_of, carried_array, dtype_or_carrier, shape_of_proto
 from dmlc.ir.location import DmlcError, Loc
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -95,7 +95,7 @@ def _check_text(graph: onnx.GraphProto | onnx.FunctionProto, loc: Loc) -> None:
 
 def source_of(tensor: onnx.TensorProto, model_path: Path) -> Source:
     """Where a tensor's values come from, checked but not read."""
-    shape, dtype = shape_of_proto(tensor), dtype_of_element(tensor.data_type, f"tensor '{tensor.name}'")
+    shape, dtype = shape_of_proto(tensor), dtype_or_carrier(tensor.data_type, f"tensor '{tensor.name}'")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return Source(tensor.name, shape, dtype, _external(tensor, shape, dtype, model_path))
     return Source(tensor.name, shape, dtype, lambda: array_of(tensor))
@@ -104,7 +104,8 @@ def source_of(tensor: onnx.TensorProto, model_path: Path) -> Source:
 def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, model_path: Path) -> Callable[[], np.ndarray]:
     entries = {e.key: e.value for e in tensor.external_data}
     place = _inside(tensor.name, entries.get("location", ""), model_path)
-    needed = math.prod(shape) * np.dtype(NUMPY[dtype]).itemsize
+    bits = CARRIED_BITS.get(tensor.data_type, 8 * np.dtype(NUMPY[dtype]).itemsize)
+    needed = (math.prod(shape) * bits + 7) // 8
     offset, length = _number(tensor.name, entries, "offset", 0), _number(tensor.name, entries, "length", needed)
     if length != needed:
         raise DmlcError(f"tensor '{tensor.name}' needs {needed} bytes but its external data '{entries['location']}' has length {length}")
@@ -113,7 +114,13 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, mode
         raise DmlcError(f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{entries['location']}' are wanted, but the file has {size}")
     if needed == 0:
         return lambda: np.zeros(shape, NUMPY[dtype])
+    if tensor.data_type in CARRIERS:
+        return lambda: carried_array(_inside_the_file(tensor, np.memmap(place, np.uint8, "r", offset, (needed,)).tobytes()), dtype)
     return lambda: np.memmap(place, NUMPY[dtype], "r", offset, shape)
+
+
+def _inside_the_file(tensor: onnx.TensorProto, data: bytes) -> onnx.TensorProto:
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
 
 
 def _number(tensor: str, entries: dict[str, str], key: str, default: int) -> int:

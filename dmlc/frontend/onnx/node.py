@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from dmlc.frontend.onnx.carried import Kind
 from dmlc.frontend.onnx.emit import Emit, Emitter, concrete, type_of
 from dmlc.frontend.onnx.graph import attribute_value
 from dmlc.frontend.onnx.loader import source_of
 from dmlc.frontend.onnx.table import Unsupported
-from dmlc.frontend.onnx.tensors import python_value
+from dmlc.frontend.onnx.tensors import CARRIERS, python_value
 from dmlc.frontend.onnx.values import FOLD_LIMIT, Known, Tensor, Weight
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
 
 if TYPE_CHECKING:
-    from dmlc.frontend.onnx.importer import Frame, Importer
+    from dmlc.frontend.onnx.frame import Frame
+    from dmlc.frontend.onnx.importer import Importer
 
 _REQUIRED: Any = object()
 
@@ -30,6 +32,8 @@ class Node(Emit):
         self.importer, self.frame, self.proto, self.name, self.since = importer, frame, proto, name, since
         super().__init__(emitter)
         self.operands = list(operands)
+        self.elements = [frame.element(name) if name else None for name in proto.input]
+        self.result_elements: list[int | None] = [None] * len(proto.output)
         self.attributes = {a.name: a for a in frame.bound_attributes(proto)}
 
     # ------------------------------------------------------------ operands
@@ -55,6 +59,10 @@ class Node(Emit):
 
     def dtype(self, i: int) -> str:
         return type_of(self[i]).dtype
+
+    def kind(self, i: int) -> Kind:
+        """Operand i's dtype, and its element type if that is carried."""
+        return Kind(self.elements[i], self.dtype(i))
 
     def param(self, i: int) -> Value:
         """Operand i as something that training changes, if it is a float initializer."""
@@ -131,6 +139,8 @@ class Node(Emit):
     def constant_attr(self, proto: onnx.TensorProto) -> Known:
         """A tensor inside the node (`value` of Constant and ConstantOfShape)."""
         source = source_of(proto, self.importer.path)
+        if proto.data_type in CARRIERS:
+            self.result_elements = [proto.data_type]
         return Known(source.load(), source.dtype)
 
     def axis(self, axis: int, rank: int) -> int:

@@ -7,26 +7,29 @@ from typing import Any
 
 import onnx
 
-from dmlc.frontend.onnx.table import Unsupported
+from dmlc.frontend.onnx.emit import type_of
+from dmlc.frontend.onnx.table import STANDARD, Unsupported
 from dmlc.frontend.onnx.tensors import ELEMENT_TYPES
-from dmlc.ir.types import TensorType
+from dmlc.frontend.onnx.values import Tensor
 
 _ELEMENTS = {name: element for element, name in ELEMENT_TYPES.items()}
 
 
-def has_body(name: str, since: int) -> bool:
-    schema: Any = onnx.defs.get_schema(name, since, "")
+def has_body(name: str, since: int, domain: str = "") -> bool:
+    if domain not in STANDARD:
+        return False
+    schema: Any = onnx.defs.get_schema(name, since, domain)
     return schema.has_function or schema.has_context_dependent_function
 
 
-def schema_defaults(name: str, since: int) -> dict[str, onnx.AttributeProto]:
-    attributes = onnx.defs.get_schema(name, since, "").attributes
+def schema_defaults(name: str, since: int, domain: str = "") -> dict[str, onnx.AttributeProto]:
+    attributes = onnx.defs.get_schema(name, since, domain).attributes
     return {key: a.default_value for key, a in attributes.items() if a.default_value.type}
 
 
-def schema_body(node: onnx.NodeProto, since: int, opset: int, types: Sequence[TensorType | None], attributes: Iterable[onnx.AttributeProto]) -> onnx.FunctionProto:
+def schema_body(node: onnx.NodeProto, since: int, opset: int, types: Sequence[tuple[int, Sequence[int]] | None], attributes: Iterable[onnx.AttributeProto]) -> onnx.FunctionProto:
     """The function that defines the node's operator; some depend on the node's attributes and operand types."""
-    schema: Any = onnx.defs.get_schema(node.op_type, since, "")
+    schema: Any = onnx.defs.get_schema(node.op_type, since, "" if node.domain == "ai.onnx" else node.domain)
     if schema.has_function:
         return schema.function_body
     bound = onnx.NodeProto()
@@ -41,7 +44,9 @@ def schema_body(node: onnx.NodeProto, since: int, opset: int, types: Sequence[Te
     return body
 
 
-def _type_proto(type_: TensorType | None) -> bytes:
-    if type_ is None:
-        return onnx.TypeProto().SerializeToString()
-    return onnx.helper.make_tensor_type_proto(_ELEMENTS[type_.dtype], type_.shape).SerializeToString()
+def element_of(tensor: Tensor) -> int:
+    return _ELEMENTS[type_of(tensor).dtype]
+
+
+def _type_proto(type_: tuple[int, Sequence[int]] | None) -> bytes:
+    return (onnx.TypeProto() if type_ is None else onnx.helper.make_tensor_type_proto(*type_)).SerializeToString()

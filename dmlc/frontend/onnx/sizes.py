@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from dmlc.frontend.onnx.tensors import dtype_of_element
+from dmlc.frontend.onnx.tensors import dtype_of_element, dtype_or_carrier
 from dmlc.ir.location import DmlcError
 from dmlc.ir.suggest import did_you_mean
 
@@ -77,11 +77,12 @@ class SizeBinder:
         return [ChosenSize(s, size, why, tuple(places[s])) for s, (size, why) in self.bound.items() if places[s]]
 
     def _read(self, value: onnx.ValueInfoProto) -> _Input:
-        if not value.type.HasField("tensor_type"):
+        optional = value.type.HasField("optional_type") and value.type.optional_type.elem_type.HasField("tensor_type")
+        if not optional and not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value") or "no type"
             raise DmlcError(f"input '{value.name}' is not a tensor ({kind.removesuffix('_type')}), which is not supported")
-        tensor = value.type.tensor_type
-        dtype = dtype_of_element(tensor.elem_type, f"input '{value.name}'")
+        tensor = value.type.optional_type.elem_type.tensor_type if optional else value.type.tensor_type  # callers give an optional's element
+        dtype = (dtype_of_element if optional else dtype_or_carrier)(tensor.elem_type, f"input '{value.name}'")
         given = self.shapes.get(value.name)
         if not tensor.HasField("shape"):
             if given is None:

@@ -10,6 +10,7 @@ import onnx
 if TYPE_CHECKING:
     from dmlc.frontend.onnx.node import Node
 
+STANDARD = ("", "ai.onnx.preview")  # domains whose schemas the installed onnx has
 NOT_STANDARD = ("SimplifiedLayerNormalization",)  # written into the standard domain by onnxruntime, without a schema
 
 Handler = Callable[["Node"], Any]
@@ -39,7 +40,7 @@ def op(name: str, *since: int, domain: str = "", static: bool = False) -> Callab
 
 def schema_version(domain: str, name: str, opset: int) -> int:
     """The schema version that an operator set selects; operators of other domains have version 1."""
-    if domain or name in NOT_STANDARD:
+    if domain not in STANDARD or name in NOT_STANDARD:
         return 1
     try:
         return onnx.defs.get_schema(name, opset, domain).since_version

@@ -21,6 +21,14 @@ ELEMENT_TYPES = {
     T.INT64: "i64", T.INT32: "i32", T.INT16: "i16", T.INT8: "i8", T.UINT8: "ui8", T.BOOL: "i1",
 }  # fmt: skip
 
+# Types the IR lacks, and the type of the IR that holds each of their values exactly (see carried.py); for uint64, their bits.
+CARRIERS = {
+    T.UINT16: "i32", T.UINT32: "i64", T.UINT64: "i64", T.UINT4: "ui8", T.INT4: "i8", T.UINT2: "ui8", T.INT2: "i8",
+    T.FLOAT8E4M3FNUZ: "f16", T.FLOAT8E5M2FNUZ: "f16", T.FLOAT4E2M1: "f16", T.FLOAT8E8M0: "f32",
+}  # fmt: skip
+INTEGER_CARRIED = {T.UINT16: (0, 65535), T.UINT32: (0, 4294967295), T.UINT4: (0, 15), T.INT4: (-8, 7), T.UINT2: (0, 3), T.INT2: (-2, 1)}  # smallest, largest
+CARRIED_BITS = {T.UINT64: 64, T.UINT16: 16, T.UINT32: 32, T.UINT4: 4, T.INT4: 4, T.UINT2: 2, T.INT2: 2, T.FLOAT8E4M3FNUZ: 8, T.FLOAT8E5M2FNUZ: 8, T.FLOAT4E2M1: 4, T.FLOAT8E8M0: 8}
+
 NUMPY = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "f8E4M3FN": np.uint8, "f8E5M2": np.uint8,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "ui8": np.uint8, "i1": np.bool_,
@@ -48,6 +56,11 @@ def dtype_of_element(element_type: int, what: str) -> str:
     return ELEMENT_TYPES[element_type]
 
 
+def dtype_or_carrier(element_type: int, what: str) -> str:
+    """As `dtype_of_element`, with the carrier's dtype for a type that is carried. The caller keeps the element type."""
+    return CARRIERS.get(element_type) or dtype_of_element(element_type, what)
+
+
 def shape_of_proto(tensor: onnx.TensorProto) -> tuple[int, ...]:
     if any(n < 0 for n in tensor.dims):
         raise DmlcError(f"tensor '{tensor.name}' has a negative size: {list(tensor.dims)}")
@@ -56,7 +69,9 @@ def shape_of_proto(tensor: onnx.TensorProto) -> tuple[int, ...]:
 
 def array_of(tensor: onnx.TensorProto) -> np.ndarray:
     """The values of a tensor that lie inside the file, in the weight store's form. Raises `DmlcError` when their number does not fit the shape."""
-    dtype, shape = dtype_of_element(tensor.data_type, f"tensor '{tensor.name}'"), shape_of_proto(tensor)
+    dtype, shape = dtype_or_carrier(tensor.data_type, f"tensor '{tensor.name}'"), shape_of_proto(tensor)
+    if tensor.data_type in CARRIERS:
+        return carried_array(tensor, dtype)
     numel, numpy_type = math.prod(shape), np.dtype(NUMPY[dtype])
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
@@ -70,6 +85,17 @@ def array_of(tensor: onnx.TensorProto) -> np.ndarray:
     if dtype == "f16":
         return wide.astype(np.uint16).view(np.float16).reshape(shape)
     return wide.astype(numpy_type).reshape(shape)
+
+
+def carried_array(tensor: onnx.TensorProto, dtype: str) -> np.ndarray:
+    """The values of a tensor of a carried type, in their carrier."""
+    needed = (math.prod(tensor.dims) * CARRIED_BITS[tensor.data_type] + 7) // 8
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
+        raise DmlcError(f"tensor '{tensor.name}' of shape {list(tensor.dims)} needs {needed} bytes but the file holds {len(tensor.raw_data)}")
+    try:
+        return onnx.numpy_helper.to_array(tensor).astype(NUMPY[dtype])
+    except ValueError as e:
+        raise DmlcError(f"tensor '{tensor.name}' of shape {list(tensor.dims)} does not fit its values: {e}") from None
 
 
 def to_torch(array: np.ndarray, dtype: str) -> torch.Tensor:

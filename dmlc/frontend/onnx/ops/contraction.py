@@ -77,6 +77,14 @@ def scaled(n: Node, t: Tensor, factor: float) -> Tensor:
     return t if factor == 1.0 else n.pointwise("dmlc.mul", t, factor)
 
 
+@op("Det", 11, 22)
+def det(n: Node) -> Tensor:
+    if n.rank(0) < 2 or n.shape(0)[-1] != n.shape(0)[-2]:
+        raise DmlcError(f"a tensor of shape {list(n.shape(0))} holds no square matrices")
+    wide = n.dtype(0) if n.dtype(0) == "f64" else "f32"
+    return n.cast(n.emit("dmlc.det", n.cast(n[0], wide)), n.dtype(0))
+
+
 @op("Einsum", 12, 28)
 def einsum(n: Node) -> Tensor:
     """Dots become letters of their own; a repeated letter in a term (a diagonal) is not supported."""

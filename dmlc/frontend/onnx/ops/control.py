@@ -61,7 +61,7 @@ def loop(n: Node) -> list[Tensor | Poison]:
     body: onnx.GraphProto = n.attr("body")
     count = n.number(0) if n.has(0) else None
     if n.has(0) and count is None:
-        raise Unsupported("a loop whose number of iterations depends on the data")
+        raise Unsupported("the number of a loop's iterations must be known at import, but it depends on the data")
     carried: list[Tensor] = [n[i] for i in range(2, len(n.operands))]
     going = n.number(1) if n.has(1) else True
     scanned: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
@@ -84,7 +84,7 @@ def loop(n: Node) -> list[Tensor | Poison]:
 def _condition(n: Node, condition: Tensor | Poison) -> bool:
     known = n.single(condition) if not isinstance(condition, Poison) else None
     if known is None:
-        raise Unsupported("a loop whose end depends on the data")
+        raise Unsupported("the end of a loop must be known at import, but it depends on the data")
     return bool(known.array.reshape(-1)[0])
 
 
@@ -129,6 +129,24 @@ def _sequence(n: Node) -> list[Tensor]:
 
 for _name, _versions in {
     "SequenceConstruct": (11,), "SequenceEmpty": (11,), "SequenceAt": (11,), "SequenceInsert": (11,), "SequenceErase": (11,), "SequenceLength": (11,),
-    "SplitToSequence": (11, 24), "ConcatFromSequence": (11,), "SequenceMap": (17,), "Optional": (15,), "OptionalGetElement": (15, 18), "OptionalHasElement": (15, 18),
+    "SplitToSequence": (11, 24), "ConcatFromSequence": (11,), "SequenceMap": (17,),
 }.items():  # fmt: skip
     op(_name, *_versions, static=True)(_sequence)
+
+
+@op("Optional", 15, 28, static=True)
+def optional(n: Node) -> Tensor:
+    """An optional that holds a tensor is that tensor."""
+    if not n.has(0):
+        raise Unsupported("an optional without an element, as a value")
+    return n[0]
+
+
+@op("OptionalGetElement", 15, 18, 28, static=True)
+def optional_get_element(n: Node) -> Tensor:
+    return n[0]
+
+
+@op("OptionalHasElement", 15, 18, 28, static=True)
+def optional_has_element(n: Node) -> Known:
+    return Known.of(n.has(0), "i1")

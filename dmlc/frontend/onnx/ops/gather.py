@@ -10,7 +10,7 @@ import numpy as np
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.parts import take_range
-from dmlc.frontend.onnx.table import op
+from dmlc.frontend.onnx.table import Handler, Unsupported, op
 from dmlc.frontend.onnx.values import Known, Tensor, Weight
 from dmlc.ir.location import DmlcError
 
@@ -168,6 +168,17 @@ def one_hot(n: Node) -> Tensor:
 def non_zero(n: Node) -> Known:
     """How many there are depends on the data, so the data must be known."""
     return Known.of(np.array(np.nonzero(np.atleast_1d(n.known(0, "the data (its number of non-zeros is a shape)"))), np.int64))
+
+
+def _by_the_data(why: str) -> Handler:
+    def handler(n: Node) -> Tensor:
+        raise Unsupported(why)
+
+    return handler
+
+
+op("NonMaxSuppression", 10, 11)(_by_the_data("how many boxes are kept is a size that depends on the data"))
+op("Unique", 11, 28)(_by_the_data("how many distinct values there are is a size that depends on the data"))
 
 
 @op("Compress", 9, 11, 28)

@@ -144,7 +144,7 @@ def dropout_of_either_mode(n: Node) -> list[Tensor]:
 def dropout(n: Node) -> list[Tensor]:
     """`training_mode` may be an input of the graph: then whoever runs it says the mode."""
     training = n.number(2) if n.has(2) else False
-    ratio = n.number(1) if n.has(1) else 0.5
+    ratio = float(n.known(1, "the ratio").reshape(-1)[0]) if n.has(1) and (training is None or training) else n.number(1) if n.has(1) else 0.5
     if training is not None and not training:
         return _left_out(n) if ratio else _identity(n)
     if ratio is None or (ratio and not n.importer.program.mode):

@@ -8,7 +8,7 @@ import numpy as np
 
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
 from dmlc.ir.core import Value
@@ -102,13 +102,16 @@ def pad_attributes(n: Node) -> Tensor:
 @op("Pad", 11, 13, 18, 19, *REFINED)
 def pad(n: Node) -> Tensor:
     value = n.number(2) if n.has(2) else 0
-    if value is None:
-        raise Unsupported("padding with a value that depends on the data")
-    return _pad(n, n.ints(1, "the pads"), n.ints(3, "the axes") if n.has(3) else tuple(range(n.rank(0))), value)
+    pads, axes = n.ints(1, "the pads"), n.ints(3, "the axes") if n.has(3) else tuple(range(n.rank(0)))
+    if value is not None:
+        return _pad(n, pads, axes, value)
+    inside = _pad(n, pads, axes, 0, n.full(True, "i1", n.shape(0)))  # the value depends on the data: it is chosen where the padding is
+    return n.select(inside, _pad(n, pads, axes, 0), n.reshape(n[2], ())) if n.attr("mode", "constant") == "constant" else _pad(n, pads, axes, 0)
 
 
-def _pad(n: Node, pads: Sequence[int], axes: Sequence[int], value: float) -> Tensor:
+def _pad(n: Node, pads: Sequence[int], axes: Sequence[int], value: float, x: Tensor | None = None) -> Tensor:
     """Pads list all lows, then all highs, of the named axes; a negative one crops."""
+    x = n[0] if x is None else x
     rank = n.rank(0)
     if len(pads) != 2 * len(axes):
         raise DmlcError(f"{len(pads)} pads for {len(axes)} axes")
@@ -117,12 +120,12 @@ def _pad(n: Node, pads: Sequence[int], axes: Sequence[int], value: float) -> Ten
     for i, axis in enumerate(axes):
         low[axis % rank], high[axis % rank] = pads[i], pads[i + len(axes)]
     if not any(low) and not any(high):
-        return n[0]
+        return x
     mode = n.attr("mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise DmlcError(f"mode '{mode}' is not known")
-    number = float(value) if type_of(n[0]).is_float else int(value)
-    return n.emit("dmlc.pad", n[0], low=tuple(low), high=tuple(high), mode=mode, value=number)
+    number = float(value) if type_of(x).is_float else bool(value) if type_of(x).dtype == "i1" else int(value)
+    return n.emit("dmlc.pad", x, low=tuple(low), high=tuple(high), mode=mode, value=number)
 
 
 @op("Trilu", 14)

@@ -8,8 +8,8 @@ from typing import Any
 
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.table import Unsupported, op
-from dmlc.frontend.onnx.tensors import dtype_of_element, to_torch
+from dmlc.frontend.onnx.table import op
+from dmlc.frontend.onnx.tensors import to_torch
 from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
@@ -99,10 +99,9 @@ def _cast_known(n: Node, t: Tensor, dtype: str) -> Tensor:
     return Known.of(to_torch(known.array, known.dtype).double().numpy(), dtype)
 
 
-@op("BitShift", 11)
+@op("BitShift", 11, 28)
 def bit_shift(n: Node) -> Value:
-    if n.dtype(0) != "ui8":
-        raise Unsupported(f"shifts of {n.dtype(0)}")
+    """Signed integers keep their sign when they go right (since version 28)."""
     direction = n.attr("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise DmlcError(f"direction '{direction}' is neither LEFT nor RIGHT")
@@ -155,16 +154,6 @@ for _operator, _name in LEGACY.items():
 @op("Where", 9, 16)
 def where(n: Node) -> Value:
     return n.select(n[0], n[1], n[2])
-
-
-@op("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
-def cast(n: Node) -> Tensor:
-    return n.cast(n[0], dtype_of_element(n.attr("to"), "the target"))
-
-
-@op("CastLike", 15, 19, 21, 23, 24, 25)
-def cast_like(n: Node) -> Tensor:
-    return n.cast(n[0], n.dtype(1))
 
 
 @op("IsInf", 10, 20)

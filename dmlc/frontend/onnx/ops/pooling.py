@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 from dmlc.frontend.onnx.node import Node
+from dmlc.frontend.onnx.ops.windowed import window_maxima, window_mean, window_sum
 from dmlc.frontend.onnx.ops.windows import positive, window_attributes
-from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.core import Value
+from dmlc.ops.windows import Windows
 
 
 def _pool_attributes(n: Node) -> dict[str, Any]:
@@ -18,17 +20,18 @@ def _pool_attributes(n: Node) -> dict[str, Any]:
 
 
 @op("MaxPool", 1, 8, 10, 11, 12, 22)
-def max_pool(n: Node) -> Value:
-    if n.wants(1):
-        raise Unsupported("the second result (indices)")
-    return n.emit("dmlc.max_pool", n[0], **_pool_attributes(n))
+def max_pool(n: Node) -> Tensor | list[Tensor]:
+    attributes = _pool_attributes(n)
+    if not n.wants(1):
+        return n.emit("dmlc.max_pool", n[0], **attributes)
+    return window_maxima(n, n[0], Windows.of(attributes, attributes["kernel"]), attributes["ceil_mode"], bool(n.attr("storage_order", 0)))
 
 
 @op("AveragePool", 7, 10, 11, 19, 22)
-def average_pool(n: Node) -> Value:
+def average_pool(n: Node) -> Tensor:
     attributes = _pool_attributes(n)
     if any(d != 1 for d in positive(n, "dilations", n.rank(0) - 2)):
-        raise Unsupported("dilations")
+        return window_mean(n, n[0], Windows.of(attributes, attributes["kernel"]), attributes["ceil_mode"], bool(n.attr("count_include_pad", 0)))
     del attributes["dilation"]
     return n.emit("dmlc.avg_pool", n[0], **attributes, count_include_pad=bool(n.attr("count_include_pad", 0)))
 
@@ -56,8 +59,9 @@ def global_lp_pool(n: Node) -> Tensor:
 def lp_pool(n: Node) -> Tensor:
     """The mean of |x|^p over each window, padding counted, times the window's size is the sum."""
     attributes, p = _pool_attributes(n), n.attr("p", 2)
-    if any(d != 1 for d in attributes.pop("dilation")) or attributes["ceil_mode"]:
-        raise Unsupported("dilations and ceil_mode")
+    if any(d != 1 for d in attributes["dilation"]) or attributes["ceil_mode"]:
+        return _root(n, window_sum(n, _power(n, n[0], p), Windows.of(attributes, attributes["kernel"]), attributes["ceil_mode"]), p)
+    del attributes["dilation"]
     mean = n.emit("dmlc.avg_pool", _power(n, n[0], p), **attributes, count_include_pad=True)
     return _root(n, n.pointwise("dmlc.mul", mean, float(math.prod(attributes["kernel"]))), p)
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 
+from dmlc.frontend.onnx.carried import Kind, converted, is_float
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.contraction import exact_float
 from dmlc.frontend.onnx.ops.windows import window_attributes
-from dmlc.frontend.onnx.table import Unsupported, op
-from dmlc.frontend.onnx.tensors import INTEGER_LIMITS, dtype_of_element
+from dmlc.frontend.onnx.table import op
+from dmlc.frontend.onnx.tensors import INTEGER_CARRIED, INTEGER_LIMITS, dtype_of_element
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.location import DmlcError
-from dmlc.ir.types import FLOATS
 
 VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
 
@@ -44,6 +44,7 @@ def dequantize_linear(n: Node) -> Tensor:
     x = centred(n, n[0], _along(n, n[2], n[0]) if n.has(2) else None, "f32" if dtype not in ("f64",) else dtype)
     y = n.pointwise("dmlc.mul", x, n.cast(_along(n, n[1], n[0]), type_of(x).dtype))
     target = n.attr("output_dtype", 0)
+    n.result_elements = [None]
     return n.cast(y, dtype_of_element(target, "the result") if target else dtype)
 
 
@@ -61,21 +62,22 @@ def centred(n: Node, x: Tensor, zero: Tensor | None, dtype: str) -> Tensor:
 def quantize_linear(n: Node) -> Tensor:
     """saturate(round(x / scale) + zero point)"""
     target = n.attr("output_dtype", 0)
-    dtype = n.dtype(2) if n.has(2) else dtype_of_element(target, "the result") if target else "ui8"
+    to = n.kind(2) if n.has(2) else Kind.of(target, "the result") if target else Kind(None, "ui8")
+    n.result_elements = [to.element]
     x = n.cast(n[0], "f32")
     scaled = n.pointwise("dmlc.div", x, n.cast(_along(n, n[1], n[0]), "f32"))
-    if dtype in FLOATS:
-        raise Unsupported(f"quantisation to {dtype}")
-    return saturated(n, scaled, _along(n, n[2], n[0]) if n.has(2) else None, dtype)
+    if is_float(to):  # their zero point is always 0
+        return converted(n, scaled, to, bool(n.attr("saturate", 1)))
+    return saturated(n, scaled, _along(n, n[2], n[0]) if n.has(2) else None, to.dtype, to.element)
 
 
-def saturated(n: Node, scaled: Tensor, zero: Tensor | None, dtype: str) -> Tensor:
+def saturated(n: Node, scaled: Tensor, zero: Tensor | None, dtype: str, element: int | None = None) -> Tensor:
     """round(scaled) + zero point, clamped to the integer's range."""
     rounded: Tensor = n.emit("dmlc.round", scaled)
     known = n.single(zero) if zero is not None else None
     if zero is not None and (known is None or known.array.any()):
         rounded = n.pointwise("dmlc.add", rounded, n.cast(zero, type_of(rounded).dtype))
-    low, high = INTEGER_LIMITS[dtype]
+    low, high = INTEGER_CARRIED[element] if element else INTEGER_LIMITS[dtype]
     return n.cast(n.emit("dmlc.clamp", rounded, min=float(low), max=float(high)), dtype)
 
 

@@ -98,6 +98,19 @@ def cumsum(n: Node) -> Tensor:
     return n.emit("dmlc.cumsum", n[0], dim=dim, exclusive=bool(n.attr("exclusive", 0)), reverse=bool(n.attr("reverse", 0)))
 
 
+@op("CumProd", 26)
+def cumprod(n: Node) -> Tensor:
+    """`exclusive` puts a 1 before the first and leaves the last out; `reverse` goes from the end."""
+    dim = n.axis(n.ints(1, "the axis")[0], n.rank(0))
+    x = n.emit("dmlc.flip", n[0], dims=(dim,)) if n.attr("reverse", 0) else n[0]
+    if n.attr("exclusive", 0):
+        shape = n.shape(0)
+        one = n.full(1, n.dtype(0), [1 if d == dim else s for d, s in enumerate(shape)])
+        x = n.slice(n.concat([one, x], dim), dim, 0, shape[dim])
+    y = n.emit("dmlc.cumprod", x, dim=dim)
+    return n.emit("dmlc.flip", y, dims=(dim,)) if n.attr("reverse", 0) else y
+
+
 @op("TopK", 1)
 def topk_attribute(n: Node) -> list[Tensor]:
     return _topk(n, n.attr("k"))
