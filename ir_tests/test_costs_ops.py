@@ -214,6 +214,6 @@ def test_measured_collectives_win_and_stand_in_for_kinds_that_were_not():
     gather, reduced = (model.collective(kind, 1 << 20, ("data",), mesh).time for kind in ("all_gather", "all_reduce"))
     assert cost.collective("all_gather", 1 << 20, ("data",), mesh).time == 10**10 * gather // reduced
     assert cost.slow_down(("data",), mesh) == (71, 83)
-    shared = CostModel(cluster, Measurements(cores={"net": 40}))
+    shared = CostModel(cluster, Measurements(cores={"net": 20}))
     assert shared.slow_down(("data",), mesh) == (60, 100)
     assert shared.collective("all_reduce", 1 << 20, ("data",), mesh).source == "model"
