@@ -82,8 +82,9 @@ def test_never_slower_than_the_passes_and_the_same_values(model, plan, microbatc
     assert "agree" in compare(module, together, "exact", weights)
 
 
-def test_better_where_passes_decide_one_after_another():
-    module, _ = program("cnn", "dp=2", 1, "wire")
+@pytest.mark.parametrize("model", ["perceptron", "transformer"])
+def test_better_where_passes_decide_one_after_another(model):
+    module, _ = program(model, "dp=2", 1, "gpu")
     assert time(after(module, JOINT)) < time(after(module, PASSES)) < time(module)
 
 

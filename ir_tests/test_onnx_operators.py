@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import Any
-
 import numpy as np
 import pytest
 from onnx import helper
 from onnx_files import INT64, agrees, computed, model_of
 
-from dmlc.tools.onnx_case import TENSORS, array, category, outcome
+from dmlc.tools.onnx_case import TENSORS, array, cases_by_module, category, outcome
 from dmlc.tools.onnx_cases import surprises
 
 node = helper.make_node
@@ -35,19 +31,9 @@ SAMPLE = (
 
 LARGE = 20_000  # elements: the few larger inputs only take time
 
-def cases_of(module: str) -> list[Any]:
-    from onnx.backend.test.case import node as registered
-
-    before = len(registered._NodeTestCases)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        importlib.import_module(f"onnx.backend.test.case.node.{module}")
-    return registered._NodeTestCases[before:]
-
-
 @pytest.mark.parametrize("module", SAMPLE)
 def test_node_cases(tmp_path, module):
-    cases = [c for c in cases_of(module) if category(c) == TENSORS and max((array(x).size for x in c.data_sets[0][0] if x is not None), default=0) <= LARGE]
+    cases = [c for c in cases_by_module()[module] if category(c) == TENSORS and max((array(x).size for x in c.data_sets[0][0] if x is not None), default=0) <= LARGE]
     found = [outcome(case, tmp_path, ranks=False) for case in cases]
     assert not surprises(found)
     assert any(o.state == "passed" for o in found)

@@ -6,6 +6,7 @@ must be known at import, the case is tried again with its integers and small ope
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import pkgutil
@@ -46,13 +47,22 @@ class Outcome:
 
 def all_cases() -> dict[str, Any]:
     """The node cases of the installed `onnx`, by name; making them takes some ten seconds."""
+    return {case.name: case for cases in cases_by_module().values() for case in cases}
+
+
+@functools.cache
+def cases_by_module() -> dict[str, list[Any]]:
+    """The same by the module of `onnx.backend.test.case.node` that makes them. A module makes its cases when it is imported first: nobody else may."""
     from onnx.backend.test.case import node
 
+    found: dict[str, list[Any]] = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for module in pkgutil.walk_packages(node.__path__, f"{node.__name__}."):
+            before = len(node._NodeTestCases)
             importlib.import_module(module.name)
-    return {case.name: case for case in node._NodeTestCases}
+            found[module.name.rsplit(".", 1)[-1]] = node._NodeTestCases[before:]
+    return found
 
 
 def known_failures() -> dict[str, str]:

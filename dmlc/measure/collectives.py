@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 KIB, MIB = 2**10, 2**20
 SIZES = (4, KIB, 16 * KIB, 128 * KIB, MIB, 8 * MIB, 64 * MIB)
@@ -210,7 +211,7 @@ class _Products:
             torch.mm(self.a, self.a, out=self.out)
             if self.wide is not None:
                 torch.mm(self.a, self.wide)
-                torch.nn.grad.conv2d_weight(self.images, self.kernels.shape, self.images, padding=1)
+                conv2d_weight(self.images, self.kernels.shape, self.images, padding=1)
 
     def seconds(self, count: int) -> float:
         """Of one product."""
