@@ -16,7 +16,7 @@ from typing import Any
 from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
-from dmlc.ops.base import definition, linear_of, own_attrs, rule_of
+from dmlc.ops.base import definition, linear_of, own_key, rule_of
 from dmlc.ops.rule import Rule
 from dmlc.passes._finite import finite_sign
 
@@ -74,7 +74,7 @@ def extent_of(valid: Value) -> tuple:
     op = valid.op
     if op is None:
         return ("argument", valid)
-    attrs = tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))
+    attrs = own_key(op)
     return (op.name, attrs, op.results.index(valid), tuple(map(extent_of, op.operands)))  # type: ignore[arg-type]
 
 

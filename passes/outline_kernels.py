@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, Value
-from dmlc.ops.base import own_attrs
+from dmlc.ops.base import own_attrs, own_key
 from dmlc.ops.kernel import is_free
 from dmlc.passmanager import Context, Pass
 
@@ -78,7 +78,7 @@ def structure(block: Block) -> Any:
     ops = []
     for op in block:
         name = "yield" if op is block.last else op.name
-        attrs = tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))
+        attrs = own_key(op)
         ops.append((name, repr(attrs), tuple(number[v] for v in op.operands), tuple(r.type for r in op.results)))
         for r in op.results:
             number[r] = len(number)

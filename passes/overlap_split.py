@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Function, Module, Op
-from dmlc.ops.base import own_attrs
+from dmlc.ops.base import signature
 from dmlc.ops.comm import is_collective, is_start
 from dmlc.passes import _chunking
 from dmlc.passes._chunking import find_cut, is_contraction, is_convex, is_splittable
@@ -93,7 +93,7 @@ def candidates(block: Block) -> Kinds:
 
 def _signature(ops: Piece) -> tuple:
     """Equal for pieces of the same shape in every respect."""
-    return tuple((op.name, tuple(v.type for v in (*op.operands, *op.results)), tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0]))) for op in ops)
+    return tuple(map(signature, ops))
 
 
 def _narrow(collective: Op) -> list[Op] | None:

@@ -16,6 +16,7 @@ from dmlc.cost.model import bytes_of
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.sharding import Mesh
+from dmlc.ops.comm import delivered_types
 from dmlc.passes.overlap_split import copy_of
 from dmlc.passmanager import Context, Pass
 from dmlc.simulate import UnitGraph
@@ -98,7 +99,6 @@ def gather_rows(reduction: Op) -> None:
 
 def _gathered(b: Builder, value: Value, axes: tuple[str, ...]) -> Value:
     """The ranks' values joined along the first dim, padding and all: a padded row was added on its own rank too."""
-    size = value.shape[0] * Mesh.around(b.block.terminator).extent(axes)
-    shape = value.tensor.with_shape((size, *value.shape[1:]))
-    attrs = {"axes": axes, "dims": (0,), "sizes": (size,), "grains": (1,)}
-    return b.op("comm.all_gather", [value], attrs, [shape], tag="gather").result
+    mesh = Mesh.around(b.block.terminator)
+    attrs = {"axes": axes, "dims": (0,), "sizes": (value.shape[0] * mesh.extent(axes),), "grains": (1,)}
+    return b.op("comm.all_gather", [value], attrs, delivered_types("comm.all_gather", attrs, [value.tensor], mesh), tag="gather").result

@@ -77,13 +77,12 @@ def in_turns(sides: dict[str, Make], pairs: int, steps: int) -> tuple[dict[str, 
     side anew: programs that lie in memory together are not all as fast, by where they came to lie."""
     losses: dict[str, list[float]] = {}
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for i in range(pairs):
-        for name in list(sides)[:: 1 if i % 2 == 0 else -1]:
-            step = sides[name]()
-            losses[name] = [training.mean(step()) for _ in range(2)]
-            times[name].append(training.block(step, steps))
-            del step
-            gc.collect()
+    for name in training.turns(sides, pairs):
+        step = sides[name]()
+        losses[name] = [training.mean(step()) for _ in range(2)]
+        times[name].append(training.block(step, steps))
+        del step
+        gc.collect()
     return losses, times
 
 

@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,16 @@ def best_of(times: dict[int, float]) -> int:
 def in_turns(sides: dict[str, Callable[[], float]], pairs: int, steps: int) -> dict[str, list[float]]:
     """Seconds a step of every side, `pairs` times; every second time in the opposite order."""
     found: dict[str, list[float]] = {name: [] for name in sides}
-    for i in range(pairs):
-        for name in list(sides)[:: 1 if i % 2 == 0 else -1]:
-            found[name].append(block(sides[name], steps))
+    for name in turns(sides, pairs):
+        found[name].append(block(sides[name], steps))
     return found
+
+
+def turns(names: Iterable[str], pairs: int) -> Iterator[str]:
+    """All names `pairs` times; every second time in the opposite order."""
+    names = list(names)
+    for i in range(pairs):
+        yield from names[:: 1 if i % 2 == 0 else -1]
 
 
 def mean(value: float) -> float:

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dmlc.measure.collectives import LONG, SIZES, aligned, call_seconds, core_percent, expected, make, overlap
+from dmlc.measure.collectives import FEW, LONG, SIZES, aligned, call_seconds, core_percent, expected, make, overlap
 from dmlc.tools.folders import Folder, inference_step, training_step
 
 DEVICE = torch.device("cpu")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 BESIDE = 16 * 2**20  # bytes of the all-reduce that computation is timed beside
 REPEATS = 9
-FEW = 3  # of collectives that take long, and of those beside computation
 
 
 class Target:

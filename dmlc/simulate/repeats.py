@@ -12,7 +12,7 @@ from typing import Any
 
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
-from dmlc.ops.base import own_attrs
+from dmlc.ops.base import own_key
 
 TIMES = "dmlc.times"
 SHORTEST = 4  # ops of a layer
@@ -44,7 +44,7 @@ def find_repeats(function: Function) -> Repeats | None:
 
 def _colour(op: Op) -> tuple:
     types = tuple(v.type for v in (*op.operands, *op.results))
-    return (op.name, types, tuple(sorted(own_attrs(op).items(), key=lambda kv: kv[0])), tuple(isinstance(v, BlockArgument) for v in op.operands))
+    return (op.name, types, own_key(op), tuple(isinstance(v, BlockArgument) for v in op.operands))
 
 
 def _longest_run(colours: list[int]) -> tuple[int, int, int] | None:
