@@ -55,6 +55,7 @@ INFERENCE = (
     "mixed-precision",  # nothing to do under fp32
     "fold",  # casts of weights become recipes that the loader evaluates once
     "dce",  # the weights as they were are arguments no longer, or plan would place them too
+    "isolate",  # or plan would not see what loops and branches read
     "plan",
     "partition",
     *PER_RANK,
@@ -79,6 +80,7 @@ TRAINING = (
     "cse",
     "dce",
     "mixed-precision",
+    "isolate",
     "plan",
     "decouple",  # only with --decouple
     "recompute",  # on the whole program, where a segment is a stretch of ops; partition places a clone as it places the op
@@ -86,7 +88,17 @@ TRAINING = (
     *PER_RANK,
 )
 
-EVALUATION = (*GLOBAL, "canonicalize", "cse", "dce", "mixed-precision", "plan", "partition", *PER_RANK)  # weights lie where the training program has them
+EVALUATION = (
+    *GLOBAL,
+    "canonicalize",
+    "cse",
+    "dce",
+    "mixed-precision",
+    "isolate",
+    "plan",
+    "partition",
+    *PER_RANK,
+)  # weights lie where the training program has them
 
 # What is decided per rank, one decision more in each line: for `dmlc compile --ablation` and tools/bench_joint.py.
 ABLATION = {

@@ -39,6 +39,7 @@ EXCLUDED = {
     "dmlc.microbatch": "holds a region",
     "dmlc.cond": "holds regions",
     "dmlc.scan": "holds a region",
+    "dmlc.while": "holds regions",
     "dmlc.barrier": "orders, computes nothing",
     "dmlc.reshard": "an identity that partition replaces",
     "dmlc.window": "made by partition: tested with mesh arithmetic",

@@ -34,9 +34,9 @@ class Placed:
                 self._place(op)
 
     def _place(self, op: Op) -> None:
-        if op.name == "dmlc.barrier" or op.regions:
+        if op.name == "dmlc.barrier":
             self.asked[op] = [self.natural.get(v) for v in op.operands]
-            given = [self.natural.get(op.operands[0])] if op.name == "dmlc.barrier" else [self.mesh.replicated(r.tensor.rank) for r in op.results]
+            given = [self.natural.get(op.operands[0])]
         else:
             asked, given = states(self.mesh, op, Place.from_attr(op.attrs.get("dmlc.place")))
             self.asked[op] = list(asked)

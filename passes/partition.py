@@ -25,8 +25,10 @@ from dmlc.ops.comm import delivered_types
 from dmlc.ops.place import Place, illegal, states, strategy_of
 from dmlc.passes._loops import SINK, form_loops
 from dmlc.passes._rank_values import Environment, RankValues, batch_size
+from dmlc.passes._region_split import RegionSplitter
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
+from dmlc.simulate.liveness import outside_values
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,11 @@ class Partitioner:
         versions = self.versions[value]
         if target in versions.forms:
             return versions.forms[target]
-        paths = [(self._bytes(versions, source, steps), n, source, steps) for n, source in enumerate(versions.forms) if (steps := reshard(self.mesh, source, target, versions.type.shape)) is not None]
+        paths = [
+            (self._bytes(versions, source, steps), n, source, steps)
+            for n, source in enumerate(versions.forms)
+            if (steps := reshard(self.mesh, source, target, versions.type.shape)) is not None
+        ]
         if not paths:
             forms = f"{attribute_text(versions.natural)} cannot become {attribute_text(target)}"
             raise DmlcError(f"an operand that lies as {forms}; a complete value is nobody's partial sum", self.b.loc)
@@ -193,11 +199,14 @@ class Partitioner:
     # -------------------------------------------------- ops
 
     def _op(self, op: Op) -> None:
-        if op.regions:
-            return self._region_op(op)
+        if op.regions and "dmlc.place" not in op.attrs:
+            return self._whole_region(op)
         if op.name in self.special:
             return self.special[op.name](op)
         place = Place.from_attr(op.attrs.get("dmlc.place"))
+        self._place_op(op, place)
+
+    def _place_op(self, op: Op, place: Place) -> None:
         if (why := illegal(self.mesh, op, place)) is not None:
             called = f" ({op.attrs['dmlc.name']})" if "dmlc.name" in op.attrs else ""
             raise DmlcError(f"'{op.name}'{called} cannot be placed so: {why}", op.loc)
@@ -206,7 +215,9 @@ class Partitioner:
         operands = [self._masked(op, i, local, asked[i]) for i, local in enumerate(operands)]
         types = [self.mesh.local_type(r.tensor, s) for r, s in zip(op.results, given)]
         chosen = strategy_of(op, place)
-        if chosen is not None:
+        if op.regions:
+            made = list(RegionSplitter(self, op, place).made(operands, types).results)
+        elif chosen is not None:
             made = list(chosen.emit(Environment(self.b, self.rank_values, place.strategy[1], types), op, operands))  # type: ignore[index]
         else:
             made = list(self._local_op(op, place, operands, types, given).results)
@@ -292,15 +303,13 @@ class Partitioner:
             start = self.b.emit("dmlc.mul", start, self.rank_values.constant(step))
         return [self.b.emit("dmlc.add", operands[0], start) if operands else start]
 
-    def _region_op(self, op: Op) -> None:
-        """Ops with regions run whole on every rank: operands and captured values are replicated."""
+    def _whole_region(self, op: Op) -> None:
+        """An op with regions and without a place runs whole on every rank: operands and captured values are replicated."""
         mapping: dict[Value, Value] = {}
-        inside = {r for o in op.walk() for r in o.results} | {a for o in op.walk() for g in o.regions for blk in g.blocks for a in blk.args}
         for nested in op.walk():
             nested.attrs.pop("dmlc.place", None)
-            for v in nested.operands:
-                if v not in inside and v not in mapping:
-                    mapping[v] = self.get(v, self.mesh.replicated(v.tensor.rank))
+        for v in outside_values(op):
+            mapping[v] = self.get(v, self.mesh.replicated(v.tensor.rank))
         self.b.insert(op.clone(mapping))
         for r in op.results:
             self._bind(r, self.mesh.replicated(r.tensor.rank), mapping[r])

@@ -8,8 +8,9 @@ from typing import Any
 from dmlc.codegen.copied import prelude_names
 from dmlc.codegen.host import sent
 from dmlc.codegen.in_place import other, reuse
-from dmlc.codegen.lifetimes import is_fresh, last_uses, replaced
+from dmlc.codegen.lifetimes import last_uses, replaced
 from dmlc.codegen.names import Names, identifier
+from dmlc.codegen.pytorch_regions import REGIONS
 from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
@@ -132,6 +133,11 @@ class Writer:
         tail = comment if comment is not None else describe(op)
         self.line(f"{targets} = {text}" if targets else text, tail)
 
+    @staticmethod
+    def describe_value(value: Value) -> str:
+        """The local shape of one value."""
+        return _shape(value.type)
+
 
 def describe(op: Op) -> str:
     """Local shapes of the results, and where the op comes from."""
@@ -193,65 +199,6 @@ def _barrier(w: Writer, op: Op) -> None:
     w.names.alias(op.results[0], w.names[op.operands[0]])
 
 
-def _microbatch(w: Writer, op: Op) -> None:
-    """A loop that adds up what the body yields."""
-    block, acc = op.region.block, op.attrs.get("acc", ())
-    totals = [w.names.define(r) for r in op.results]
-    for t in totals:
-        w.line(f"{t} = None")
-    count = f"int({w.names[op.operands[0]]})" if op.operands else op.attrs["count"]
-    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({count})):")
-    w.depth += 1
-
-    def finish(last: Op) -> None:
-        for j, (t, v) in enumerate(zip(totals, last.operands)):
-            new = f"{w.names[v]}.to({TORCH_DTYPES[acc[j]]})" if acc else w.names[v]
-            more = f"{t}.add_({new})" if (acc and acc[j] != v.dtype and v.tensor.rank) or is_fresh(v, last.operands) else f"{t} + {new}"
-            w.line(f"{t} = {new} if {t} is None else {more}")
-
-    w.block(block, finish)
-    w.depth -= 1
-    for t, r in zip(totals, op.results) if op.operands else ():
-        if r in w.reuse.loops:
-            continue
-        device = ", device=device" if r.tensor.rank else ""
-        w.line(f"{t} = torch.zeros({tuple(r.shape)}, dtype={TORCH_DTYPES[r.dtype]}{device}) if {t} is None else {t}")
-    for j, (t, r) in enumerate(zip(totals, op.results)) if acc else ():
-        if acc[j] != r.dtype:
-            w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})" + (f" if {t} is not None else None" if r in w.reuse.loops else ""))
-
-
-def _scan(w: Writer, op: Op) -> None:
-    block = op.region.block
-    carried = [w.names.define(r) for r in op.results]
-    if carried:
-        w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in op.operands)}")
-    for a, name in zip(block.args[1:], carried):
-        w.names.alias(a, name)
-    w.line(f"for {w.names.define(block.args[0])} in map(torch.tensor, range({op.attrs['count']})):")
-    w.depth += 1
-    w.block(block, lambda last: w.line(f"{', '.join(carried)} = {', '.join(w.names[v] for v in last.operands)}" if carried else "pass"))
-    w.depth -= 1
-
-
-def _cond(w: Writer, op: Op) -> None:
-    results = [w.names.define(r) for r in op.results]
-    for head, region in zip((f"if bool({w.names[op.operands[0]]}):", "else:"), op.regions):
-        w.line(head)
-        w.depth += 1
-        w.block(region.block, lambda last: w.line(f"{', '.join(results)} = {', '.join(w.names[v] for v in last.operands)}" if results else "pass"))
-        w.depth -= 1
-
-
-def _pipe(w: Writer, op: Op) -> None:
-    results = [w.names.define(r) for r in op.results]
-    for stage, region in enumerate(op.regions):
-        w.line(f"{'if' if stage == 0 else 'elif'} mesh.index({op.attrs['axis']!r}) == {stage}:")
-        w.depth += 1
-        w.block(region.block, lambda last: w.line(f"{', '.join(results)} = {', '.join(w.names[v] for v in last.operands)}" if results else "pass"))
-        w.depth -= 1
-
-
 SPECIAL: dict[str, Callable[[Writer, Op], None]] = {
     "comm.axis_index": _axis_index,
     **dict.fromkeys(COLLECTIVE_ATTRS, _collective),
@@ -260,10 +207,7 @@ SPECIAL: dict[str, Callable[[Writer, Op], None]] = {
     "comm.recv": _recv,
     "kernel.call": _call,
     "dmlc.barrier": _barrier,
-    "dmlc.microbatch": _microbatch,
-    "dmlc.scan": _scan,
-    "dmlc.cond": _cond,
-    "pipe.schedule": _pipe,
+    **REGIONS,
 }
 
 

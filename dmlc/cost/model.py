@@ -19,6 +19,7 @@ from dmlc.cost.work import bytes_of, type_bytes
 from dmlc.ir import registry
 from dmlc.ir.core import Module, Op, Value
 from dmlc.ir.sharding import Mesh
+from dmlc.ops import control
 from dmlc.ops.base import signature
 from dmlc.ops.kernel import find_kernel
 
@@ -122,7 +123,12 @@ class CostModel:
         bodies = [sum((self.op(o) for o in region.block), Cost()) for region in op.regions]
         if op.name == "dmlc.cond":
             return max(bodies, key=lambda c: c.time)
-        return sum(bodies, Cost()).times(op.attrs.get("count", 1))
+        if op.name == "dmlc.while" and "count" not in op.attrs:
+            self.defaults[op.name] = self.defaults.get(op.name, 0) + 1
+        if op.name == "dmlc.scan":  # each row is copied into its stack
+            rows = op.region.block.terminator.operands[len(control.parts(op, op.operands)[0]) :]
+            bodies += [self.op(Op("dmlc.copy", [Value(r.type)], [r.type])) for r in rows]
+        return sum(bodies, Cost()).times(control.trips(op))
 
     # -------------------------------------------------- communication
 

@@ -15,7 +15,9 @@ from dmlc.ir.core import Block, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
+from dmlc.ops.base import attribute
 from dmlc.ops.comm import is_start
+from dmlc.ops.control import parts
 
 Tensors = list[torch.Tensor]
 Env = dict[Value, Any]
@@ -105,7 +107,11 @@ class Rank:
             self.watch(op, results)
         if torch.is_autocast_enabled("cpu"):
             return  # autocast changes dtypes on purpose
-        types = evaluator.types if evaluator is not None else [(tuple(v.shape), DTYPES[self.promote(v.dtype)]) if isinstance(v.type, TensorType) else None for v in op.results]
+        types = (
+            evaluator.types
+            if evaluator is not None
+            else [(tuple(v.shape), DTYPES[self.promote(v.dtype)]) if isinstance(v.type, TensorType) else None for v in op.results]
+        )
         for value, wanted, got in zip(op.results, types, results, strict=True):
             if wanted is not None and (got.shape != wanted[0] or got.dtype != wanted[1]):
                 raise DmlcError(f"'{op.name}' gave {tuple(got.shape)} {got.dtype} where the program says {value.type} (rank {self.rank})", op.loc)
@@ -124,13 +130,32 @@ def _microbatch(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:
 
 
 def _cond(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:
-    return (yield from rank.block(op.regions[0 if bool(operands[0]) else 1].block, [], env))
+    return (yield from rank.block(op.regions[0 if bool(operands[0]) else 1].block, operands[1:], env))
 
 
 def _scan(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:
-    carried = operands
-    for i in range(op.attrs["count"]):
-        carried = yield from rank.block(op.region.block, [torch.tensor(i), *carried], env)
+    count = op.attrs["count"]
+    carried, scanned, shared = parts(op, operands)
+    stacks: list[Tensors] = [[] for _ in op.results[len(carried) :]]
+    for i in reversed(range(count)) if attribute(op, "reverse") else range(count):
+        given = yield from rank.block(op.region.block, [torch.tensor(i), *carried, *(x[i] for x in scanned), *shared], env)
+        carried = given[: len(carried)]
+        for rows, row in zip(stacks, given[len(carried) :]):
+            rows.append(row)
+    if attribute(op, "reverse"):
+        stacks = [rows[::-1] for rows in stacks]
+    return carried + [_stacked(rank, rows, r.tensor) for rows, r in zip(stacks, op.results[len(carried) :])]
+
+
+def _stacked(rank: Rank, rows: Tensors, type_: TensorType) -> torch.Tensor:
+    return torch.stack(rows) if rows else torch.zeros(type_.shape, dtype=DTYPES[rank.promote(type_.dtype)])
+
+
+def _while(rank: Rank, op: Op, operands: Tensors, env: Env) -> Step:
+    condition, body = (region.block for region in op.regions)
+    carried, _, shared = parts(op, operands)
+    while bool((yield from rank.block(condition, [*carried, *shared], env))[0]):
+        carried = yield from rank.block(body, [*carried, *shared], env)
     return carried
 
 
@@ -151,6 +176,7 @@ REGION_OPS: dict[str, Callable[..., Step]] = {
     "dmlc.microbatch": _microbatch,
     "dmlc.cond": _cond,
     "dmlc.scan": _scan,
+    "dmlc.while": _while,
     "kernel.fused": _fused,
     "kernel.call": _call,
     "pipe.schedule": _pipe,

@@ -230,7 +230,23 @@ def own_key(op: Op) -> tuple[tuple[str, Any], ...]:
 
 def signature(op: Op) -> tuple:
     """What an op does, as far as it is known without the values: its name, types and own attributes."""
-    return (op.name, tuple([v.type for v in op.operands]), tuple([r.type for r in op.results]), own_key(op))
+    own = (op.name, tuple([v.type for v in op.operands]), tuple([r.type for r in op.results]), own_key(op))
+    return (*own, region_key(op)) if op.regions else own
+
+
+def region_key(op: Op) -> tuple:
+    """What the regions of an op do: their ops, what these read, numbered in order of appearance, and the types of all of it."""
+    numbers: dict[Value, int] = {}
+
+    def known(value: Value) -> tuple[int, Any]:
+        return numbers.setdefault(value, len(numbers)), value.type
+
+    rows = []
+    for inner in op.walk():
+        if inner is not op:
+            rows.append((inner.name, tuple(map(known, inner.operands)), tuple(map(known, inner.results)), own_key(inner)))
+        rows += [tuple(map(known, block.args)) for region in inner.regions for block in region.blocks]
+    return tuple(rows)
 
 
 def rule_of(op: Op) -> Rule:

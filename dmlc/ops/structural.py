@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Op
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
-from dmlc.ir.types import TensorType
+from dmlc.ir.types import TensorType, Type
 from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample
 
 INDEX = TensorType((), "i64")
@@ -160,40 +161,7 @@ class Microbatch(RegionOp):
         acc = op.attrs.get("acc", ())
         if acc and len(acc) != len(op.results):
             raise DmlcError(f"'dmlc.microbatch' has {len(op.results)} results but {len(acc)} accumulators", op.loc)
-        _check_yield(op, block, any_dtype=bool(acc))
-
-
-class Cond(RegionOp):
-    """The first region when operand 0 (i1, rank 0) is true, else the second."""
-
-    name = "dmlc.cond"
-
-    @classmethod
-    def check(cls, op: Op) -> None:
-        if len(op.regions) != 2 or op.operands[0].type != TensorType((), "i1"):
-            raise DmlcError("'dmlc.cond' takes a tensor<i1> and two regions", op.loc)
-        for region in op.regions:
-            if region.block.args:
-                raise DmlcError("the regions of 'dmlc.cond' take no arguments", op.loc)
-            _check_yield(op, region.block)
-
-
-class Scan(RegionOp):
-    """A loop of fixed length: region (index, carried...) -> carried...; operands are the carried values' starts."""
-
-    name = "dmlc.scan"
-    attributes = {"count": REQUIRED}
-
-    @classmethod
-    def check(cls, op: Op) -> None:
-        block = op.region.block
-        if op.attrs["count"] < 0:
-            raise DmlcError("'dmlc.scan' cannot run a negative number of times", op.loc)
-        if [a.type for a in block.args] != [INDEX, *(v.type for v in op.operands)]:
-            raise DmlcError("the region of 'dmlc.scan' takes the index and the carried values", op.loc)
-        if [r.type for r in op.results] != [v.type for v in op.operands]:
-            raise DmlcError("'dmlc.scan' gives what it carries: its results have its operands' types", op.loc)
-        _check_yield(op, block)
+        check_yield(op, block, any_dtype=bool(acc))
 
 
 class PipeSchedule(RegionOp):
@@ -211,17 +179,18 @@ class PipeSchedule(RegionOp):
         if len(op.regions) != stages:
             raise DmlcError(f"'pipe.schedule' has {len(op.regions)} regions for {stages} stages of axis \"{axis}\"", op.loc)
         for region in op.regions:
-            _check_yield(op, region.block)
+            check_yield(op, region.block)
 
 
-def _check_yield(op: Op, block: Block, any_dtype: bool = False) -> None:
-    """The region gives one value a result, of the result's type (`any_dtype`: it is cast to the result's dtype)."""
+def check_yield(op: Op, block: Block, any_dtype: bool = False, types: Sequence[Type] | None = None) -> None:
+    """The region gives one value of each of `types`, the results' if not given (`any_dtype`: it is cast to the result's dtype)."""
     last = block.last
-    if last is None or last.name != "dmlc.yield" or len(last.operands) != len(op.results):
-        raise DmlcError(f"a region of '{op.name}' must end in a dmlc.yield of {len(op.results)} values", op.loc)
-    for given, result in zip(last.operands, op.results):
-        if (given.shape != result.shape) if any_dtype else (given.type != result.type):
-            raise DmlcError(f"a region of '{op.name}' yields {given.type} for a result of {result.type}", last.loc if last.loc.known else op.loc)
+    wanted = [r.type for r in op.results] if types is None else types
+    if last is None or last.name != "dmlc.yield" or len(last.operands) != len(wanted):
+        raise DmlcError(f"a region of '{op.name}' must end in a dmlc.yield of {len(wanted)} values", op.loc)
+    for given, type_ in zip(last.operands, wanted):
+        if (given.shape != getattr(type_, "shape", None)) if any_dtype else (given.type != type_):
+            raise DmlcError(f"a region of '{op.name}' yields {given.type} for a result of {type_}", last.loc if last.loc.known else op.loc)
 
 
 def window_samples() -> list[Sample]:

@@ -36,8 +36,7 @@ def batch_of(function: Function) -> Batch:
     for arg in function.args:
         extents[arg] = _marked(arg, arg.attrs)
     for op in function.body:
-        if op.regions or op.name == "func.return":
-            extents.update({r: {} for r in op.results})
+        if op.name == "func.return":
             continue
         rule = rule_of(op)
         found = _batch_factors(op, extents)
@@ -114,9 +113,6 @@ class DataPlaces:
 
     def _forward(self, op: Op) -> None:
         if op.name == "func.return" or op.attrs.get("dmlc.phase") == "update":
-            return
-        if op.regions:
-            self.natural.update({r: self.mesh.replicated(r.tensor.rank) for r in op.results})
             return
         self._set(op, self._follow(op) if self.axes else Place())
 
@@ -203,7 +199,6 @@ class DataPlaces:
                 raise MixedBatch(f"'{op.name}' needs samples of all microbatches at once ({rule_of(op)})", op.loc)
             if any(a in sequential and c != "sum" for a, c in given.unreduced):
                 raise MixedBatch(f"'{op.name}' needs a {dict(given.unreduced)} over all microbatches, which only add up", op.loc)
-
 
     def _refuse_second_pass(self) -> None:
         """A sum over the batch that is needed complete to go on costs a loop of its own over what it is made of: no contraction may be in it."""

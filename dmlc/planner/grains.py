@@ -16,7 +16,7 @@ Grains = dict[Op, dict[str, tuple[int, ...]]]
 def grains_of(function: Function, mesh: Mesh, axes: tuple[str, ...]) -> Grains:
     """For each op, factor -> grains that some view asks of a dim that the factor reaches. Empty where all splits are even."""
     wanted: dict[tuple[Value, int], set[int]] = defaultdict(set)
-    ops = [op for op in function.body if not op.regions and op.name != "func.return"]
+    ops = [op for op in function.body if op.name != "func.return"]
     work: list[tuple[Value, int, int]] = []
     for op in ops:
         work += _proposals(op, mesh, axes)

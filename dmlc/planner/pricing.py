@@ -11,7 +11,7 @@ from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Op, Value
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import BYTES, TensorType
-from dmlc.ops.base import definition, flops_of, own_attrs
+from dmlc.ops.base import definition, flops_of, own_attrs, region_key
 from dmlc.ops.place import Place, share
 from dmlc.planner.candidates import Candidate
 
@@ -19,7 +19,8 @@ from dmlc.planner.candidates import Candidate
 def signature(op: Op) -> tuple:
     """What decides an op's candidates and prices: equal for the same op in every layer (of which parameter something is the gradient says nothing)."""
     own = tuple(sorted((kv for kv in own_attrs(op).items() if kv[0] != "param"), key=lambda kv: kv[0]))
-    return (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), own)
+    key = (op.name, tuple(v.type for v in op.operands), tuple(r.type for r in op.results), own)
+    return (*key, region_key(op)) if op.regions else key
 
 
 class Pricing:

@@ -62,7 +62,17 @@ class Solution:
 class Program:
     """Builds and solves the programme for one function, mesh and set of candidates."""
 
-    def __init__(self, function: Function, mesh: Mesh, pricing: Pricing, options: dict[Op, list[Candidate]], inputs: dict[BlockArgument, Sharding], bounds: Bounds, classes: Classes, copies: dict[BlockArgument, float] | None = None):
+    def __init__(
+        self,
+        function: Function,
+        mesh: Mesh,
+        pricing: Pricing,
+        options: dict[Op, list[Candidate]],
+        inputs: dict[BlockArgument, Sharding],
+        bounds: Bounds,
+        classes: Classes,
+        copies: dict[BlockArgument, float] | None = None,
+    ):
         self.copies = copies or {}
         self.function, self.mesh, self.pricing, self.options, self.inputs, self.bounds = function, mesh, pricing, options, inputs, bounds
         self.classes = classes
@@ -102,7 +112,7 @@ class Program:
         for op, options in self.options.items():
             self._op(op, options)
         for i, value in enumerate(self.function.results):
-            self._result(i, value) if value.op is None or value.op in self.options or value.op.regions else self.final.append({})
+            self._result(i, value) if value.op is None or value.op in self.options else self.final.append({})
         for arg in self.function.args:
             self._argument(arg)
         for value, consumers in self.asked.items():
@@ -210,7 +220,11 @@ class Program:
 
     def _memory_sums(self) -> list[list[tuple[int, float]]]:
         """Bytes a rank holds, one sum for each position where much is live."""
-        held = [(y, self.copies.get(a, 1.0) * self.classes.count[a] * self.pricing.local_bytes(a.tensor, s)) for a, states in self.resting.items() for s, y in states.items()]
+        held = [
+            (y, self.copies.get(a, 1.0) * self.classes.count[a] * self.pricing.local_bytes(a.tensor, s))
+            for a, states in self.resting.items()
+            for s, y in states.items()
+        ]
         sums: list[list[tuple[int, float]]] = []
         for live in peak_points(self.function) if self.bounds.kept else ():
             terms = list(held)

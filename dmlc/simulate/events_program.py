@@ -15,6 +15,7 @@ from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType
 from dmlc.ops.comm import is_start
+from dmlc.ops.control import LOOPS, arguments, bodies, parts, trips
 from dmlc.simulate.kinds import COPIES, kind_of
 from dmlc.simulate.rows import COMPUTE_ROW, axes_of, id_of, is_shown, is_traffic, name_of, row_of
 
@@ -190,17 +191,20 @@ class Compiler:
 
     def _loop(self, op: Op) -> None:
         """The head is where an iteration begins; carried futures move from a yield's operands to the block's arguments."""
-        block, code = op.region.block, self.program.code
+        block, code = bodies(op)[0], self.program.code
         loop = len(self.program.counts)
-        self.program.counts.append(op.attrs["count"])
-        carried = block.args[1:] if op.name == "dmlc.scan" else ()
+        self.program.counts.append(trips(op))
+        carried = arguments(op, block) if op.name in LOOPS else ()
         self._alias(carried, op.operands)
         enter = len(code)
         self._emit(ENTER)
         self._emit(HEAD, loop)
-        self._block(block)
+        for region in op.regions:
+            self._block(region.block)
         if op.name == "dmlc.microbatch":
             self._sums(op, block.terminator, loop)
+        elif op.name == "dmlc.scan":
+            self._rows(op, block.terminator)
         self._alias(carried, block.terminator.operands)
         self._emit(BACK, loop, enter + 1)
         code[enter] = (ENTER, loop, len(code), self._mark(op))
@@ -218,6 +222,11 @@ class Compiler:
         for _, total in totals:
             self._computation(last, Op("dmlc.add", [Value(total), Value(total)], [total]))
         self.program.code[jump] = (UNLESS_FIRST, loop, len(self.program.code))
+
+    def _rows(self, op: Op, last: Op) -> None:
+        """Each row is copied into its stack."""
+        for row in last.operands[len(parts(op, op.operands)[0]) :]:
+            self._computation(last, Op("dmlc.copy", [Value(row.type)], [row.type]))
 
     def _alias(self, names: Sequence[Value], sources: Sequence[Value]) -> None:
         pairs = tuple((self._slot_of(n), self._slot_of(s)) for n, s in zip(names, sources) if isinstance(s.type, FutureType) and n is not s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.types import FutureType
+from dmlc.ops.control import LOOPS, trips
 from dmlc.simulate.liveness import outside_values
 
 
@@ -39,8 +40,9 @@ class _Chains:
         if not op.regions or op.name == "kernel.fused":
             return self.time.get(op, 0)
         blocks = [b for r in op.regions for b in r.blocks]
-        if "count" in op.attrs:
-            return max(self.of(blocks[0]) if op.attrs["count"] else 0, self._computation(blocks[0]) * op.attrs["count"])
+        if op.name == "dmlc.microbatch" or op.name in LOOPS:
+            count = trips(op)
+            return max(sum(map(self.of, blocks)) if count else 0, sum(map(self._computation, blocks)) * count)
         return min(self.of(b) for b in blocks)
 
     def _computation(self, block: Block) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from dmlc.cost import CostModel
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Function, Module, Op
+from dmlc.ops.control import TRIPS
 from dmlc.simulate.engine import Bounds, overlapped
 from dmlc.simulate.events_classes import Classes, Delays, RankClass
 from dmlc.simulate.events_lanes import Lane
@@ -148,7 +149,7 @@ def _report(main: Function, run: Run) -> StepReport:
         flops=sum(item.cost.flops * count for item, count in run.counted()),
         by_kind=AttrDict(run.by_kind),
         sources=AttrDict({s: time for s, time in by_source.items() if time}),
-        defaults=AttrDict(_defaults(run)),
+        defaults=AttrDict(_defaults(main, run)),
         bounds=_bounds(main.body, run),
         peak_at=_peak(run),
         ranks=run.ranks.ranks,
@@ -165,8 +166,12 @@ def _traffic(run: Run) -> dict[str, Traffic]:
     return found
 
 
-def _defaults(run: Run) -> dict[str, int]:
+def _defaults(main: Function, run: Run) -> dict[str, int]:
     found: dict[str, int] = {}
+    for op in main.ops():
+        if op.name == "dmlc.while" and "count" not in op.attrs:
+            said = f"{op.name}, {TRIPS} iterations"
+            found[said] = found.get(said, 0) + 1
     for item, count in run.counted():
         if item.cost.source == "default" and count:
             found[item.op.name] = found.get(item.op.name, 0) + count

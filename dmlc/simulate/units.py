@@ -18,6 +18,7 @@ from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, Function, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.comm import base_name, is_collective, is_start, result_types_of
+from dmlc.ops.control import trips
 from dmlc.simulate.arrays import COMPUTE, Units
 from dmlc.simulate.choice import Choice, region_id
 from dmlc.simulate.clocks import Streams
@@ -112,7 +113,7 @@ class UnitGraph:
 
         total = self.cost.op(op)
         times = [makespan_of(b, self.cost) for r in op.regions for b in r.blocks]
-        time = max(times) if op.name == "dmlc.cond" else sum(times) * op.attrs.get("count", 1)
+        time = max(times) if op.name == "dmlc.cond" else sum(times) * trips(op)
         return Cost(time, total.bytes, total.flops, total.source)
 
     def _host(self, op: Op) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Block, Module, Op
 from dmlc.ops.base import flops_of
+from dmlc.ops.control import trips
 from dmlc.ops.kernel import find_kernel
 
 
@@ -27,7 +28,7 @@ def _work(op: Op) -> dict[str, int]:
     if op.regions:
         inner = [work_of(block) for region in op.regions for block in region.blocks]
         found = max(inner, key=lambda work: sum(work.values()), default={})  # a rank takes one branch
-        return {dtype: flops * op.attrs.get("count", 1) for dtype, flops in found.items()}
+        return {dtype: flops * trips(op) for dtype, flops in found.items()}
     flops = 2 * flops_of(op)
     return {op.operands[0].dtype: flops} if flops else {}
 

@@ -177,3 +177,36 @@ builtin.module {
 func.func @no_mesh(%x: tensor<3xf32>) -> tensor<3xf32> {
   func.return %x : tensor<3xf32>
 }
+
+// -----
+
+// A loop and a branch whose ops let a dim through run on a rank's part of it; nothing is sent inside.
+// CHECK-LABEL: func.func @parts
+// CHECK: dmlc.scan %{{.*}}, %{{.*}} {count = 2 : i64, shared = 1 : i64} {
+// CHECK-NEXT: ^{{.*}}(%{{.*}}: tensor<i64>, %{{.*}}: tensor<2x4xf32>, %{{.*}}: tensor<4xf32>):
+// CHECK-NOT: comm
+// CHECK: dmlc.cond %{{.*}}, %{{.*}} {
+// CHECK-NEXT: ^{{.*}}(%{{.*}}: tensor<2x4xf32>):
+// CHECK: } : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+// CHECK-NEXT: func.return
+builtin.module {
+  dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=2]>} : () -> ()
+  func.func @parts(%x: tensor<3x4xf32> {dmlc.sharding = #dmlc.sharding<@mesh, [{"data"}, {}]>}, %w: tensor<4xf32>) -> (tensor<3x4xf32> {dmlc.sharding = #dmlc.sharding<@mesh, [{"data"}, {}]>}) {
+    %y = dmlc.scan %x, %w {count = 2 : i64, shared = 1 : i64, dmlc.place = {d0 = ["data"]}} {
+    ^bb0(%i: tensor<i64>, %c: tensor<3x4xf32>, %v: tensor<4xf32>):
+      %one = dmlc.full {value = 1 : i64} : () -> tensor<i64>
+      %second = dmlc.eq %i, %one : (tensor<i64>, tensor<i64>) -> tensor<i1>
+      %m = dmlc.mul %c, %v : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
+      %s = dmlc.cond %second, %m {
+      ^bb1(%e: tensor<3x4xf32>):
+        %t = dmlc.softmax %e {dim = 1 : i64} : (tensor<3x4xf32>) -> tensor<3x4xf32>
+        dmlc.yield %t : (tensor<3x4xf32>) -> ()
+      }, {
+      ^bb2(%e: tensor<3x4xf32>):
+        dmlc.yield %e : (tensor<3x4xf32>) -> ()
+      } : (tensor<i1>, tensor<3x4xf32>) -> tensor<3x4xf32>
+      dmlc.yield %s : (tensor<3x4xf32>) -> ()
+    } : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
+    func.return %y : tensor<3x4xf32>
+  }
+}

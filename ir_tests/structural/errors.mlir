@@ -333,7 +333,7 @@ func.func @branch_result(%x: tensor<8xf32>, %h: tensor<8xbf16>, %m: tensor<4x6xf
 
 // -----
 
-// CHECK: error: the region of 'dmlc.scan' takes the index and the carried values
+// CHECK: error: the region of 'dmlc.scan' takes the index, the carried values, a row of each scanned one, and the shared values
 dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["data"=2, "model"=3, "micro"=4:sequential]>} : () -> ()
 func.func @carried(%x: tensor<8xf32>, %h: tensor<8xbf16>, %m: tensor<4x6xf32>, %p: tensor<i1>, %n: tensor<i64>) {
   %y = dmlc.scan %x {count = 2 : i64} {

@@ -88,7 +88,7 @@ def _marked(body, lines):
     """The statements with a mark behind those of each op: from its own line to the next op's (values put back, variables deleted)."""
     found, op = [], None
     for statement in body:
-        compound = isinstance(statement, (ast.For, ast.If))
+        compound = isinstance(statement, (ast.For, ast.If, ast.While))
         if op is not None and (statement.lineno in lines or compound or isinstance(statement, ast.Return)):
             found.append(_mark(op))
             op = None
