@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from dmlc.frontend.draws import Draws
 from dmlc.frontend.onnx.values import Known, Weight
 from dmlc.ir.attributes import DenseResource
-from dmlc.ir.builder import Builder
-from dmlc.ir.core import BlockArgument, Module, Op, Value
+from dmlc.ir.builder import Builder, IdPool
+from dmlc.ir.core import Block, BlockArgument, Module, Op, Region, Value
 from dmlc.ir.location import UNKNOWN, DmlcError, Loc
 from dmlc.ir.types import TensorType, Type
 from dmlc.ir.weights import WeightStore
@@ -41,6 +42,25 @@ class Program(Draws):
     def op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type] | None) -> Op:
         self.builder.loc = self.loc
         return self.builder.op(name, operands, attrs, types)
+
+    @contextmanager
+    def region(self, types: Sequence[Type]) -> Iterator[Block]:
+        """Ops go into a new block with arguments of these types, for a while."""
+        saved, block = self.builder, Block(types)
+        if saved.ids is None:
+            saved.ids = IdPool(self.function)
+        self.builder = Builder(block, None, saved.ids)
+        try:
+            yield block
+        except BaseException:
+            discard(block)
+            raise
+        finally:
+            self.builder = saved
+
+    def region_op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type], regions: Sequence[Region]) -> Op:
+        self.builder.loc = self.loc
+        return self.builder.op(name, operands, attrs, types, regions=regions)
 
     def input(self, name: str, argument: str, type_: TensorType, batch_dim: int | None) -> BlockArgument:
         attrs: dict[str, Any] = {"dmlc.role": "input"}
@@ -129,6 +149,12 @@ class Program(Draws):
                 self.function.body.erase_arg(arg)
         for number, op in enumerate(op for op in self.function.ops() if op.name not in ("func.return", "dmlc.yield")):
             op.attrs["dmlc.id"] = str(number)
+
+
+def discard(block: Block) -> None:
+    """Let go what the ops of a block read that will not be used."""
+    for op in reversed(block.ops):
+        op.erase()
 
 
 def _is_finite(weight: Weight) -> bool:

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM, written out step by step. All steps' input products are one matrix product before the first step."""
+"""RNN, GRU and LSTM: a loop over the steps. The input products of all steps are one matrix product before it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.ops.control import stacked
+from dmlc.frontend.onnx.regions import loop, stacked
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.location import DmlcError
 
-MAX_STEPS = 1024
 VERSIONS = (7, 14, 22)
 
 Activation = Callable[[Tensor], Tensor]
@@ -85,23 +84,24 @@ def recurrent(
     backwards, batch_first = kinds[direction], bool(n.attr("layout", 0))
     x = n.transpose(n[0], (1, 0, 2)) if batch_first else n[0]
     steps = type_of(x).shape[0]
-    if not 0 < steps <= MAX_STEPS:
-        raise Unsupported(f"a sequence of {steps} steps (1 to {MAX_STEPS} are written out)")
-    _check_lengths(n, steps)
+    valid = _valid(n, steps)
     activations = _activations(n, defaults, len(backwards))
     directions = [_direction(n, x, d, gates, state_operands, activations[d], b, batch_first, product) for d, b in enumerate(backwards)]
-    runs = [_run(n, d, make_step, steps) for d in directions]
+    runs = [_run(n, d, make_step, steps, valid) for d in directions]
     dim = 2 if batch_first else 1
-    y = stacked(n, [n.transpose(stacked(n, rows, 0), (1, 0, 2)) if batch_first else stacked(n, rows, 0) for rows, _ in runs], dim)
-    return [y, *(stacked(n, [last[i] for _, last in runs], 1 if batch_first else 0) for i in range(len(state_operands)))]
+    y = stacked(n, [n.transpose(rows, (1, 0, 2)) if batch_first else rows for *_, rows in runs], dim)
+    return [y, *(stacked(n, [run[i] for run in runs], 1 if batch_first else 0) for i in range(len(state_operands)))]
 
 
-def _check_lengths(n: Node, steps: int) -> None:
+def _valid(n: Node, steps: int) -> Tensor | None:
+    """Whether a step belongs to a sample's sequence, [t, b, 1]; None where all steps do."""
     if not n.has(4):
-        return
+        return None
     lengths = n.maybe_known(4)
-    if lengths is None or not (lengths == steps).all():
-        raise Unsupported("sequences of different lengths")
+    if lengths is not None and (lengths >= steps).all():
+        return None
+    (batch,) = n.shape(4)
+    return n.emit("dmlc.lt", n.iota((steps, batch, 1), 0), n.reshape(n.cast(n[4], "i64"), (1, batch, 1)))
 
 
 def _direction(
@@ -121,14 +121,18 @@ def _direction(
     return Direction(inputs, n.pick(n.param(2), 0, d) if gates == 3 else n[2], product(n, 2, d), bias, peepholes, states, activations, hidden, backward)
 
 
-def _run(n: Node, d: Direction, make_step: Callable[[Node, Direction], Step], steps: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Every step's hidden state in the order of time, and the last states."""
-    step, states = make_step(n, d), d.states
-    rows: list[Tensor | None] = [None] * steps
-    for t in reversed(range(steps)) if d.backward else range(steps):
-        states = step(n.pick(d.inputs, 0, t), states)
-        rows[t] = states[0]
-    return [r for r in rows if r is not None], states
+def _run(n: Node, d: Direction, make_step: Callable[[Node, Direction], Step], steps: int, valid: Tensor | None) -> list[Tensor]:
+    """The last states, and every step's hidden state in the order of time (zero where a sequence has ended, whose states stay)."""
+    step = make_step(n, d)
+
+    def body(index: Tensor, states: list[Tensor], rows: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        after = step(rows[0], states)
+        if valid is None:
+            return after, [after[0]]
+        kept: list[Tensor] = [n.select(rows[1], new, old) for new, old in zip(after, states)]
+        return kept, [n.select(rows[1], after[0], 0.0)]
+
+    return loop(n, steps, d.states, [d.inputs] if valid is None else [d.inputs, valid], body, d.backward)
 
 
 def _gate(n: Node, t: Tensor, i: int, hidden: int) -> Tensor:
