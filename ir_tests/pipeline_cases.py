@@ -1,13 +1,17 @@
-"""Programs for tests of reported faults: written in a line each, or exported from PyTorch, and run through the whole inference pipeline."""
+"""Programs for tests of reported faults: written in a line each, exported from PyTorch or read from ONNX, and run through the whole inference pipeline."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx_files import imported, under_onnxruntime
 
 import dmlc.ops  # noqa: F401
 from dmlc.driver import Options, annotate
@@ -57,12 +61,37 @@ def exported(model: torch.nn.Module, *args: torch.Tensor):
         return import_exported(torch.export.export(model.eval(), args))
 
 
-def run_exported(model: torch.nn.Module, *args: torch.Tensor, devices: int = 1, plan: str = "auto", promote: str | None = None) -> tuple[Module, list[np.ndarray]]:
+def run_exported(
+    model: torch.nn.Module, *args: torch.Tensor, devices: int = 1, plan: str = "auto", promote: str | None = None
+) -> tuple[Module, list[np.ndarray]]:
     """The compiled program of a PyTorch model, and its results on ranks."""
     found = exported(model, *args)
     context = Context(found.weights)
     module = through(found.module, context, devices, plan)
     return module, list(run(module, dict(found.inputs), promote=promote, weights=context.weights, poison_pads=True).values())
+
+
+def run_onnx(
+    folder: Path, model: onnx.ModelProto, inputs: Mapping[str, Any], devices: int = 1, plan: str = "auto", **options: Any
+) -> tuple[Module, list[np.ndarray]]:
+    """The compiled program of an ONNX model of these inputs' sizes, and its results on ranks."""
+    found = imported(folder, model, **({"shapes": {n: np.shape(x) for n, x in inputs.items()}, "devices": devices} | options))
+    context = Context(found.weights)
+    module = through(found.module, context, devices, plan)
+    names = {a.attrs.get("dmlc.name", a.name): a.name for a in module.main.args}
+    return module, list(run(module, {names[n]: x for n, x in inputs.items()}, weights=context.weights, poison_pads=True).values())
+
+
+def compiled_agrees(
+    folder: Path, model: onnx.ModelProto, inputs: Mapping[str, Any], devices: int, plan: str, tolerance: float = 1e-5
+) -> tuple[Module, list[np.ndarray]]:
+    """The same, compared with onnxruntime: integers equal, floats within a share of the largest value."""
+    module, found = run_onnx(folder, model, inputs, devices, plan)
+    for ours, theirs in zip(found, under_onnxruntime(folder / "model.onnx", inputs), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        limit = tolerance * max(1e-6, float(np.nanmax(np.abs(theirs), initial=0))) if theirs.dtype.kind == "f" else 0
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit)
+    return module, found
 
 
 def results(text: str, inputs: dict[str, Any], devices: int = 1, plan: str = "auto", **options: Any) -> list[np.ndarray]:
@@ -80,5 +109,3 @@ def program(signature: str, returned: str, *lines: str) -> str:
 
 def ops_of(module: Module, name: str) -> list[Any]:
     return [op for op in module.walk() if op.name == name]
-
-

@@ -83,7 +83,7 @@ class Program(Training):
 
 def row(name: str, role: str, shape: tuple[int, ...], dtype: str = "float64", dims: Any = None, **more: Any) -> dict[str, Any]:
     found = {"name": name, "role": role, "dtype": dtype, "shape": shape, "dims": dims or ((),) * len(shape), "grains": (1,) * len(shape)}
-    return found | dict.fromkeys(("range", "order", "stage", "names", "of", "slot", "init", "batch_dim", "micro", "frozen", "updates")) | more
+    return found | dict.fromkeys(("range", "order", "stage", "names", "of", "slot", "init", "batch_dim", "micro", "frozen", "overridable", "updates")) | more
 
 
 def arguments(ranks: int, rows: int, microbatches: int, split: bool) -> list[dict[str, Any]]:

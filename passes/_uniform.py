@@ -27,7 +27,7 @@ def inline_scalars(main: Function, weights: WeightStore) -> bool:
 
 def _stored_number(arg: BlockArgument, weights: WeightStore) -> Any:
     stored = arg.attrs.get("dmlc.value")
-    if arg.attrs.get("dmlc.role") != "const" or stored is None or stored.key not in weights:
+    if arg.attrs.get("dmlc.role") != "const" or arg.attrs.get("dmlc.overridable") or stored is None or stored.key not in weights:
         return None
     if not arg.tensor.is_static or arg.tensor.numel != 1 or arg.dtype not in ("f64", "f32", "f16", "i64", "i32", "i16", "i8", "ui8", "i1"):
         return None

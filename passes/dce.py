@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from dmlc.ir.attributes import SymbolRef
 from dmlc.ir.core import Block, Function, Module, Op
 from dmlc.ir.registry import lookup
+from dmlc.passes._derive import is_stored
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -54,14 +55,14 @@ def removable(op: Op) -> bool:
 
 
 def drop_unused_weights(module: Module) -> bool:
-    """Unused constants go; unused parameters and buffers too unless the program trains them."""
+    """Unused constants go, unless callers may override them; unused parameters and buffers too unless the program trains them."""
     training = module.attrs.get("dmlc.mode") == "train"
     roles = ("const",) if training else ("const", "param", "buffer")
     changed = False
     for function in module.functions:
         updated = {attrs.get("dmlc.updates") for attrs in function.op.attrs.get("res_attrs", ())}
         for arg in [] if is_private(function) else list(function.args):
-            if not arg.uses and arg.attrs.get("dmlc.role") in roles and arg.name not in updated:
+            if not arg.uses and is_stored(arg, roles) and arg.name not in updated:
                 function.body.erase_arg(arg)
                 changed = True
     return changed

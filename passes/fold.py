@@ -2,7 +2,7 @@
 
 Before: transpose of a stored weight, cast of a table.   After: an argument whose recipe (`dmlc.derived`) the loader evaluates.
 Reads constants, and parameters and buffers only in inference: where the module has a `dmlc.mode`, they change. Arithmetic on plain numbers becomes a number.
-Never folds what is random, communicates, or would take more memory than it saves.
+Never folds what is random, communicates, is made from a value that callers may override, or would take more memory than it saves.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
 from dmlc.ir.registry import lookup
 from dmlc.ir.types import BYTES, TensorType
 from dmlc.passes._canonical import uniform
+from dmlc.passes._derive import is_stored
 from dmlc.passes._uniform import fold_uniform, inline_scalars
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
@@ -63,7 +64,7 @@ class Constants:
         changing = "dmlc.mode" in module.attrs  # a training step, or the evaluation program that reads the weights in between
         roles = ("const",) if changing else ("const", "param", "buffer")
         for arg in state.function.args:
-            if arg.attrs.get("dmlc.role") in roles and ("dmlc.value" in arg.attrs or "dmlc.derived" in arg.attrs):
+            if is_stored(arg, roles) and ("dmlc.value" in arg.attrs or "dmlc.derived" in arg.attrs):
                 state.sources[arg] = frozenset({arg})
         for op in state.function.body:
             if foldable(op) and all(v in state.sources for v in op.operands):

@@ -18,7 +18,7 @@ def arguments_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def check_inputs(folder: Path, path: Path) -> None:
-    """Raises `DmlcError` unless `path` is an .npz file with an array of the right shape and kind for every input."""
+    """Raises `DmlcError` unless `path` is an .npz file with an array of the right shape and kind for every input, and for what it overrides."""
     import numpy
 
     loc = Loc(str(path))
@@ -29,17 +29,23 @@ def check_inputs(folder: Path, path: Path) -> None:
             given = {name: file[name] for name in file.files}
     except Exception:  # numpy's errors on files of other formats have no common class, and some advise to load the file unsafely
         raise DmlcError("not an .npz file of arrays", loc, ("numpy.savez writes one",)) from None
-    wanted = {a["name"]: a for a in arguments_of(folder) if a["role"] == "input"}
+    arguments = arguments_of(folder)
+    wanted = {a["name"]: a for a in arguments if a["role"] == "input"}
     for name, argument in wanted.items():
         if name not in given:
             raise DmlcError(f"there is no array for the input '{name}'{did_you_mean(name, given)}; it holds: {', '.join(given) or 'nothing'}", loc)
         _fits(given[name], argument, loc)
+    for argument in arguments:
+        if argument["overridable"] and argument["name"] in given:
+            _fits(given[argument["name"]], argument, loc)
 
 
 def _fits(x: Any, argument: dict[str, Any], loc: Loc) -> None:
     name, shape = argument["name"], tuple(argument["shape"])
     if tuple(x.shape) != shape:
-        raise DmlcError(f"'{name}' has shape {tuple(x.shape)}; the program is compiled for {shape}", loc, ("compile again with --dim or --shape for another size",))
+        raise DmlcError(
+            f"'{name}' has shape {tuple(x.shape)}; the program is compiled for {shape}", loc, ("compile again with --dim or --shape for another size",)
+        )
     if x.dtype.kind in "fc" and "float" not in argument["dtype"]:
         raise DmlcError(f"'{name}' holds {x.dtype}, which would be cut to {argument['dtype']}", loc)
 

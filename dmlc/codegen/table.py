@@ -45,7 +45,7 @@ def _row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> dict
 
 
 def _argument(name: str, type_: TensorType, attrs: dict[str, Any]) -> dict[str, Any]:
-    flags = {"micro": "dmlc.micro" in attrs, "frozen": "dmlc.frozen" in attrs}
+    flags = {"micro": "dmlc.micro" in attrs, "frozen": "dmlc.frozen" in attrs, "overridable": "dmlc.overridable" in attrs}
     names, part = tuple(attrs.get("dmlc.names", ())), attrs.get("dmlc.part")
     return {**_row(name, attrs.get("dmlc.role", "input"), type_, attrs), "names": names, "part": dict(part) if part is not None else None, **{key: attrs.get(attr) for key, attr in OF_TRAINING.items()}, **flags}
 

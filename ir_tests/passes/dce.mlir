@@ -58,3 +58,15 @@ builtin.module attributes {dmlc.spmd} {
     func.return %x : tensor<4xf32>
   }
 }
+
+// -----
+
+// Callers may give an unused constant that the model lets them override.
+// CHECK-LABEL: func.func @overridable
+// CHECK-SAME: %w: tensor<4xf32>
+// CHECK-NOT: %v: tensor
+builtin.module {
+  func.func @overridable(%x: tensor<4xf32>, %w: tensor<4xf32> {dmlc.role = "const", dmlc.value = dense_resource<w> : tensor<4xf32>, dmlc.overridable = true}, %v: tensor<4xf32> {dmlc.role = "const", dmlc.value = dense_resource<v> : tensor<4xf32>}) -> tensor<4xf32> {
+    func.return %x : tensor<4xf32>
+  }
+}

@@ -131,3 +131,19 @@ builtin.module attributes {dmlc.mode = "train", dmlc.weights = "Inputs/fold.safe
     func.return %y : tensor<4xf32>
   }
 }
+
+// -----
+
+// What callers may override stays, and so does what is computed from it.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[T:.*]] = dmlc.neg %w
+// CHECK-NEXT: %[[S:.*]] = dmlc.mul %[[T]], %s
+// CHECK-NEXT: dmlc.mul %x, %[[S]]
+builtin.module attributes {dmlc.weights = "Inputs/fold.safetensors"} {
+  func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %w: tensor<4xf32> {dmlc.role = "param", dmlc.value = dense_resource<w> : tensor<4xf32>, dmlc.overridable = true}, %s: tensor<f32> {dmlc.role = "const", dmlc.value = dense_resource<scale> : tensor<f32>, dmlc.overridable = true}) -> tensor<4xf32> {
+    %t = dmlc.neg %w : (tensor<4xf32>) -> tensor<4xf32>
+    %u = dmlc.mul %t, %s : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+    %y = dmlc.mul %x, %u : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}

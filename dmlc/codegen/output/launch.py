@@ -133,7 +133,7 @@ def execute(given, device, repeat=0, measured=lambda program, mesh: program):
 
     mesh = runtime.Mesh(table.MESH)
     same_program(mesh)
-    weights = load_weights(mesh, device)
+    weights = load_weights(mesh, device, given)
     wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
     inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in wanted}
     program = measured(model.Program(mesh, device), mesh)
@@ -168,8 +168,8 @@ def same_everywhere(mesh, data, complaint):
         raise SystemExit(complaint)
 
 
-def load_weights(mesh, device):
-    """Each rank reads only its own slices of the weights."""
+def load_weights(mesh, device, given):
+    """Each rank reads only its own slices of the weights. A value in `given` takes the place of one that the model lets callers override."""
     import runtime
     import table
     import torch
@@ -182,7 +182,8 @@ def load_weights(mesh, device):
         for a in table.ARGUMENTS:
             if a["role"] == "input":
                 continue
-            source = file.get_slice(a["name"]) if a["shape"] else file.get_tensor(a["name"])
+            stored = file.get_slice(a["name"]) if a["shape"] else file.get_tensor(a["name"])
+            source = given.get(a["name"], stored)
             mine = runtime.cut(source, mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device, getattr(torch, a["dtype"]))
             weights[a["name"]] = runtime.laid_out(mine, a["order"])
     return weights
@@ -201,7 +202,7 @@ def load_inputs(args):
     if missing:
         raise SystemExit(f"{args.inputs} lacks the inputs {', '.join(missing)}; it holds {', '.join(file.files)}")
     given = {}
-    for a in wanted:
+    for a in wanted + [a for a in table.ARGUMENTS if a["overridable"] and a["name"] in file.files]:
         given[a["name"]] = torch.from_numpy(file[a["name"]]).to(getattr(torch, a["dtype"]))
         if tuple(given[a["name"]].shape) != tuple(a["shape"]):
             raise SystemExit(f"input {a['name']} has shape {tuple(given[a['name']].shape)}; the program is compiled for {tuple(a['shape'])}")
