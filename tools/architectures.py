@@ -1,6 +1,6 @@
 """Which architectures compile, and how exactly: forward and a training step's gradients, on one and on several devices, against eager PyTorch.
 
-    python tools/architectures.py [--devices 1 8] [--plan dp=2,tp=4] [--emitted] [--json FILE] [PART OF A NAME ...]
+    python tools/architectures.py [--devices 1 8] [--plan dp=2,tp=4] [--forward] [--emitted] [--json FILE] [PART OF A NAME ...]
 
 The rows stand in `models/catalogue_*.py`; how to add one, in `models/catalogue.py`. Forward: all ranks interpreted as typed, the error in
 parts of each output's scale. Backward: one step of plain gradient descent at rate 1 without clipping, so that each parameter's change is
@@ -169,7 +169,7 @@ def judge(module: str, row: Architecture, name: str, options: argparse.Namespace
     verdict = Verdict(name, row.kind, row.variants[name], row.tied)
     try:
         _forward(verdict, f"{module}:{name}", row, options)
-        if row.loss and name == row.name:
+        if row.loss and name == row.name and not options.forward:
             _backward(verdict, f"{module}:{name}", row, options)
     except DmlcError as e:
         verdict.error = "; ".join((e.message if not e.loc.known else f"{e.loc}: {e.message}", *e.notes))
@@ -269,6 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("parts", nargs="*", metavar="PART", help="only rows whose name has one of these in it")
     parser.add_argument("--devices", type=int, nargs="+", default=list(DEVICES), metavar="N")
     parser.add_argument("--plan", default=PLAN, help=f"for more than one device; default {PLAN}")
+    parser.add_argument("--forward", action="store_true", help="no training steps")
     parser.add_argument("--emitted", action="store_true", help="run the emitted programs too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts here too")
     return parser

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy
 import torch
 import torch.utils._pytree as pytree
 from torch.export.graph_signature import InputKind, OutputKind
@@ -15,6 +14,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
 from dmlc.frontend.draws import Draws
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
+from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves
+from dmlc.frontend.torch_weights import reader
 from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Module, Value
@@ -25,7 +26,6 @@ from dmlc.ir.weights import WeightStore
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size", "sym_constrain_range")
 SCOPES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # regions whose body is taken as it is
 ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "const"}
-BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
 
 
 class Importer(Draws):
@@ -33,7 +33,12 @@ class Importer(Draws):
     of tensors on the meta device, as far as they are known."""
 
     def __init__(
-        self, program: torch.export.ExportedProgram, symbols: Mapping[Any, int], weights: WeightStore, train: bool = False, values: Mapping[str, torch.Tensor] | None = None
+        self,
+        program: torch.export.ExportedProgram,
+        symbols: Mapping[Any, int],
+        weights: WeightStore,
+        train: bool = False,
+        values: Mapping[str, torch.Tensor] | None = None,
     ):
         self.program, self.symbols, self.weights, self.train, self.values = program, symbols, weights, train, values or {}
         self.module = Module()
@@ -55,7 +60,7 @@ class Importer(Draws):
 
     def type(self, val: Any) -> TensorType:
         if isinstance(val, torch.Tensor):
-            return TensorType(tuple(self.size(n) for n in val.shape), dtype_name(val.dtype))
+            return TensorType(tuple(self.size(n) for n in val.shape), dtype_name(val.dtype.to_real() if val.is_complex() else val.dtype))  # of each part
         return TensorType((), "i1" if isinstance(val, (bool, torch.SymBool)) else "i64" if isinstance(val, (int, torch.SymInt)) else "f64")
 
     # ------------------------------------------------------------ names
@@ -110,6 +115,8 @@ class Importer(Draws):
 
     def _input(self, node: torch.fx.Node) -> None:
         val = node.meta["val"]
+        if isinstance(val, torch.Tensor) and val.is_complex():
+            raise DmlcError(f"the input '{node.name}' is complex: take its torch.view_as_real, a real tensor with a last dim of 2")
         if isinstance(val, torch.Tensor):
             self.env[node] = self.function.body.add_arg(self.type(val), self.argument_name(node.name), {"dmlc.role": "input"})
 
@@ -131,18 +138,31 @@ class Importer(Draws):
         return groups
 
     def _weight(self, spec: Any, node: torch.fx.Node, names: list[str], mutated: set[str]) -> Value:
-        type_, name = self.type(node.meta["val"]), names[0]
-        role = ROLES[spec.kind]
+        name, role = names[0], ROLES[spec.kind]
+        value = self.values.get(name, self.tensor(name))
+        if value.is_complex():
+            if self.train and (role == "param" or spec.persistent is not False):
+                raise DmlcError(f"the {'parameter' if role == 'param' else 'buffer'} '{name}' is complex, which cannot be trained")
+            return self._constant(name, value, {"dmlc.names": (name,)})
+        type_ = self.type(value)
         if role == "buffer" and spec.persistent is False and not mutated.intersection(names):
             role = "const"  # not part of the model's state and never written
-        value = self.values.get(name, self.tensor(name))
-        self.weights.add(name, _reader(value, type_.dtype, name), type_)
+        self.weights.add(name, reader(value, type_.dtype, name), type_)
         if value.is_meta:
             self.weights.without_values.append(name)
         attrs: dict[str, Any] = {"dmlc.role": role, "dmlc.names": tuple(names), "dmlc.value": DenseResource(name, type_)}
         if role == "param" and self.train and not self.tensor(name).requires_grad:
             attrs["dmlc.frozen"] = True
         return self.function.body.add_arg(type_, self.argument_name(name), attrs)
+
+    def _constant(self, name: str, held: torch.Tensor, names: dict[str, Any]) -> Any:
+        """A stored tensor that is never trained; a complex one is stored as a real one with a last dim of 2."""
+        data = torch.view_as_real(held.resolve_conj()) if held.is_complex() else held
+        type_, unique = self.type(data), self.argument_name(name)
+        key = name if names else unique
+        self.weights.add(key, reader(data, type_.dtype, key), type_)
+        arg = self.function.body.add_arg(type_, unique, {"dmlc.role": "const", **names, "dmlc.value": DenseResource(key, type_)})
+        return Complex(*halves(self.builder, arg)) if held.is_complex() else arg
 
     # ------------------------------------------------------------ body
 
@@ -178,9 +198,7 @@ class Importer(Draws):
         held = operator.attrgetter(str(node.target))(graph)
         if not isinstance(held, torch.Tensor):
             return
-        type_, name = self.type(held), self.argument_name(str(node.target))
-        self.weights.add(name, _reader(held, type_.dtype, name), type_)
-        self.env[node] = self.function.body.add_arg(type_, name, {"dmlc.role": "const", "dmlc.value": DenseResource(name, type_)})
+        self.env[node] = self._constant(str(node.target), held, {})
 
     def _call(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
@@ -190,7 +208,7 @@ class Importer(Draws):
             self.env[node] = self._scope(graph, node)
         elif not ignored(node):
             try:
-                self.env[node] = handler_of(node)(Call(self, node))  # type: ignore[misc]
+                self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
             except DmlcError as e:
                 raise e if e.loc.known else DmlcError(f"{node.target}: {e.message}", location_of(node), e.notes) from None
 
@@ -222,6 +240,8 @@ class Importer(Draws):
                 attrs.append({"dmlc.name": f"{spec.target}.new", "dmlc.updates": self._updated(spec.target)})
             else:
                 raise DmlcError(f"a program with outputs of kind {spec.kind.name.lower()} is not supported")
+            if isinstance(self.env[node], Complex):
+                raise DmlcError(f"the output '{name}' is complex: return its torch.view_as_real, a real tensor with a last dim of 2")
             values.append(self.env[node])
         if not values:
             raise DmlcError("the program returns no tensor")
@@ -269,15 +289,3 @@ def output_names(program: torch.export.ExportedProgram) -> list[str]:
         text = ".".join(keys)
         names.append("output" if not text else f"output.{text}" if text[0].isdigit() else text)
     return names
-
-
-def _reader(tensor: torch.Tensor, dtype: str, name: str) -> Callable[[], numpy.ndarray]:
-    """Reads a tensor as numpy when asked; bf16 and the 8-bit floats as their bits."""
-
-    def read() -> numpy.ndarray:
-        if tensor.is_meta:
-            raise DmlcError(f"the weight '{name}' is on the meta device: it has a shape but no values")
-        data = tensor.detach().cpu().contiguous()
-        return (data.view(BITS[dtype]) if dtype in BITS else data).numpy()
-
-    return read

@@ -171,7 +171,9 @@ def adaptive_avg_pool(c: Call) -> Value:
     return c.reshape(y, c.type.shape)
 
 
-@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+@aten(
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"
+)
 def upsample(c: Call) -> Value:
     """Scales are the ratio of sizes unless the call gives them; PyTorch's nearest rounds down without a half-pixel shift."""
     x, name = c.x(), operator_name(c.node)
@@ -250,6 +252,16 @@ def _running(c: Call, name: str, new: Value) -> Value:
     """The statistic's buffer after this batch."""
     old = c.value(name)
     return c.emit("running_average", old, c.cast(new, old.dtype), momentum=float(c["momentum"]), label=name)
+
+
+@aten("_weight_norm", "_weight_norm_interface")
+def weight_norm(c: Call) -> Value | list[Value]:
+    """v g / |v|, the length taken over all dims but one (Salimans and Kingma 2016, https://arxiv.org/abs/1602.07868)."""
+    v, g = c.value("v"), c.value("g")
+    dims = tuple(d for d in range(v.tensor.rank) if d != c["dim"] % v.tensor.rank or c["dim"] == -1)  # -1: over all
+    length = c.emit("sqrt", c.emit("reduce_sum", c.emit("mul", v, v), dims=dims, keepdim=True, label="sum"))
+    y = c.emit("mul", v, c.emit("div", g, length, rounding="none"))
+    return [y, length] if "interface" in str(c.node.target) else y
 
 
 @aten("glu")

@@ -25,6 +25,22 @@ def broadcast_tensors(c: Call) -> list[Value]:
     return [c.broadcast(v, t.shape) for v, t in zip(c.values("tensors"), c.types)]
 
 
+@aten("meshgrid")
+def meshgrid(c: Call) -> list[Value]:
+    """Vector i runs along dim i; of "xy" the first two dims change places."""
+    rank, found = c.type.rank, []
+    for i, (v, t) in enumerate(zip(c.values("tensors"), c.types)):
+        dim = 1 - i if c["indexing"] == "xy" and i < 2 and rank > 1 else i
+        found.append(c.broadcast(c.reshape(v, [t.shape[d] if d == dim else 1 for d in range(rank)]), t.shape))
+    return found
+
+
+@aten("copy", "fill")
+def copy(c: Call) -> Value:
+    """What an assignment to a tensor's elements became: a value of its dtype and shape."""
+    return c.broadcast(c.value("src" if "src" in c.arguments else "value", c.type.dtype), c.type.shape)
+
+
 @aten("transpose.int", "t", "mT", "mH", "numpy_T", "adjoint", "swapaxes", "swapdims")
 def transpose(c: Call) -> Value:
     rank = c.x().tensor.rank
@@ -200,3 +216,23 @@ def unfold(c: Call) -> Value:
     moved = [c.transpose(w, [d for d in range(x.tensor.rank) if d != dim] + [dim]) for w in windows]
     shape = (*moved[0].shape[:dim], 1, *moved[0].shape[dim:])
     return c.emit("concat", *(c.reshape(m, shape) for m in moved), dim=dim)
+
+
+@aten("im2col")
+def im2col(c: Call) -> Value:
+    """[batch, channels, h, w] -> [batch, channels kh kw, windows]: a strided slice for each cell of the kernel."""
+    x = c.x() if c.x().tensor.rank == 4 else c.reshape(c.x(), (1, *c.x().shape))
+    (ph, pw), kernel, dilation, stride = c["padding"], c["kernel_size"], c["dilation"], c["stride"]
+    if ph or pw:
+        x = c.emit("pad", x, low=(0, 0, ph, pw), high=(0, 0, ph, pw), mode="constant", value=0.0)
+    n, channels, *size = x.shape
+    counts = [(m - d * (k - 1) - 1) // s + 1 for m, k, d, s in zip(size, kernel, dilation, stride)]
+    cells = []
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            cell = x
+            for dim, at, count, step in zip((2, 3), (i * dilation[0], j * dilation[1]), counts, stride):
+                cell = c.slice(cell, dim, at, at + (count - 1) * step + 1, step)
+            cells.append(c.reshape(cell, (n, channels, 1, counts[0] * counts[1])))
+    joined = cells[0] if len(cells) == 1 else c.emit("concat", *cells, dim=2)
+    return c.reshape(joined, c.type.shape)

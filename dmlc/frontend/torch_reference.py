@@ -15,15 +15,15 @@ from dmlc.frontend.torch_import import output_names
 from dmlc.frontend.torch_sizes import input_leaves
 from dmlc.ir.location import DmlcError
 
-HALVES = (torch.float32, torch.float16, torch.bfloat16)
+DOUBLE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.complex64: torch.complex128}
 
 
 class Promoted(TorchDispatchMode):
     """Whoever asks for a float dtype below float64 gets float64: casts and factories inside the model."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = {k: torch.float64 if v in HALVES else v for k, v in (kwargs or {}).items()}
-        args = [torch.float64 if isinstance(a, torch.dtype) and a in HALVES else a for a in args]
+        kwargs = {k: DOUBLE.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
+        args = [DOUBLE.get(a, a) if isinstance(a, torch.dtype) else a for a in args]
         return func(*args, **kwargs)
 
 

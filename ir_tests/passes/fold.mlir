@@ -147,3 +147,20 @@ builtin.module attributes {dmlc.weights = "Inputs/fold.safetensors"} {
     func.return %y : tensor<4xf32>
   }
 }
+
+// -----
+
+// One folded value is made of another that the program uses itself: its recipe reads the argument that the first became.
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %scale: tensor<4xf32> {dmlc.role = "param", dmlc.derived = @derived}
+// CHECK-SAME: %shift: tensor<4xf32> {dmlc.role = "param", dmlc.derived = @derived_1}
+// CHECK-NEXT: %[[P:.*]] = dmlc.mul %x, %scale
+// CHECK-NEXT: dmlc.sub %[[P]], %shift
+// CHECK: func.func private @derived_1(%m: tensor<4xf32> {{.*}}, %scale: tensor<4xf32> {dmlc.role = "param", dmlc.derived = @derived}
+func.func @main(%x: tensor<4xf32> {dmlc.role = "input"}, %v: tensor<4xf32> {dmlc.role = "param", dmlc.value = dense_resource<v> : tensor<4xf32>}, %m: tensor<4xf32> {dmlc.role = "param", dmlc.value = dense_resource<m> : tensor<4xf32>}) -> tensor<4xf32> {
+  %scale = dmlc.exp %v {dmlc.name = "scale"} : (tensor<4xf32>) -> tensor<4xf32>
+  %p = dmlc.mul %x, %scale : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %shift = dmlc.mul %m, %scale {dmlc.name = "shift"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %y = dmlc.sub %p, %shift : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
