@@ -33,7 +33,7 @@ WRAPPED = set("Add Sub Mul Sum BitShift BitwiseNot Pow ReduceSum ReduceProd CumS
 PLAIN = set("Equal Less Greater LessOrEqual GreaterOrEqual Shape Size NonZero ArgMax ArgMin".split())  # results are of the IR's own types
 ORDERED = set("Less Greater LessOrEqual GreaterOrEqual Max Min TopK ReduceMax ReduceMin ArgMax ArgMin".split())  # of uint64
 OTHERWISE = set("Div Mod Clip Pow".split())  # not of uint64, unless the handler says so
-OWN = set("Cast CastLike BitCast QuantizeLinear DequantizeLinear".split())  # the handler says
+OWN = set("GatherBlockQuantized Cast CastLike BitCast QuantizeLinear DequantizeLinear".split())  # the handler says
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.ops.contraction import channel_bias, product, scaled
+from dmlc.frontend.onnx.ops.constants import range_
+from dmlc.frontend.onnx.ops.contraction import channel_bias, gemm, product, scaled
+from dmlc.frontend.onnx.ops.gather import gather_nd
+from dmlc.frontend.onnx.ops.microsoft_quant import real
+from dmlc.frontend.onnx.ops.parts import pad, trilu
 from dmlc.frontend.onnx.ops.quant import centred, dynamically_quantized, integer_product
 from dmlc.frontend.onnx.ops.recurrent import Activation, lstm_step, recurrent
+from dmlc.frontend.onnx.ops.sampling import grid_sample
 from dmlc.frontend.onnx.ops.windows import window_attributes
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
@@ -35,17 +42,28 @@ def quick_gelu(n: Node) -> Value:
     return n.pointwise("dmlc.mul", n[0], n.emit("dmlc.sigmoid", n.pointwise("dmlc.mul", n[0], n.attr("alpha", 1.702))))
 
 
+@op("TransposeMatMul", 1, domain=MS)
 @op("FusedMatMul", 1, domain=MS)
 def fused_matmul(n: Node) -> Tensor:
-    if n.attr("transBatchA", 0) or n.attr("transBatchB", 0):
-        raise Unsupported("transBatchA and transBatchB")
-    a, b = (_last_two_swapped(n, n.param(i)) if n.attr(name, 0) else n.param(i) for i, name in enumerate(("transA", "transB")))
+    """alpha A B, each with its last two dims swapped on demand, after its first dim was moved before the last (`transBatch`)."""
+    a, b = (_turned(n, n.param(i), n.attr(f"transBatch{which}", 0), n.attr(f"trans{which}", 0)) for i, which in enumerate("AB"))
     return scaled(n, product(n, a, b), n.attr("alpha", 1.0))
 
 
-def _last_two_swapped(n: Node, t: Tensor) -> Tensor:
+def _turned(n: Node, t: Tensor, batch: int, last: int) -> Tensor:
     rank = len(type_of(t).shape)
-    return n.transpose(t, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else t
+    if rank < 2:
+        return t
+    dims = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
+    if last:
+        dims[-2:] = dims[-1], dims[-2]
+    return n.transpose(t, dims)
+
+
+@op("FusedGemm", 1, domain=MS)
+def fused_gemm(n: Node) -> Tensor:
+    parameters = [n.attr(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
+    return _activated(n, gemm(n), n.attr("activation", ""), [p for p in parameters if p is not None])
 
 
 @op("FusedConv", 1, domain=MS)
@@ -55,19 +73,41 @@ def fused_conv(n: Node) -> Tensor:
     x = channel_bias(n, n.value(x), 2)
     if n.has(3):
         x = n.pointwise("dmlc.add", x, n[3])
-    parameters = n.attr("activation_params", ())
-    name = n.attr("activation", "")
+    return _activated(n, x, n.attr("activation", ""), n.attr("activation_params", ()))
+
+
+def _activated(n: Node, x: Tensor, name: str, parameters: Sequence[float]) -> Tensor:
+    """An activation by its name, with its parameters in the order of the operator's attributes."""
     if name == "":
         return x
-    if name in ("Relu", "Sigmoid", "Tanh"):
+    if name in ("Relu", "Sigmoid", "Tanh", "Softplus"):
         return n.emit(f"dmlc.{name.lower()}", x)
-    if name == "LeakyRelu":
-        return n.emit("dmlc.leaky_relu", x, slope=parameters[0])
-    if name == "Clip":
-        return n.emit("dmlc.clamp", x, min=parameters[0], max=parameters[1])
-    if name == "HardSigmoid":
-        return n.emit("dmlc.hardsigmoid", x, alpha=parameters[0], beta=parameters[1])
-    raise Unsupported(f"the activation {name}")
+    if name == "Softsign":
+        return n.pointwise("dmlc.div", x, n.pointwise("dmlc.add", n.emit("dmlc.abs", x), 1.0))
+    keys = {"LeakyRelu": ("leaky_relu", "slope"), "Elu": ("elu", "alpha"), "Clip": ("clamp", "min", "max"), "HardSigmoid": ("hardsigmoid", "alpha", "beta")}
+    if name not in keys or len(parameters) < len(keys[name]) - 1:
+        raise Unsupported(f"the activation {name} with {len(parameters)} parameters")
+    return n.emit(f"dmlc.{keys[name][0]}", x, **dict(zip(keys[name][1:], parameters)))
+
+
+@op("ExpandDims", 1, domain=MS)
+def expand_dims(n: Node) -> Tensor:
+    shape = n.shape(0)
+    axis = n.axis(n.ints(1, "the axis")[0], len(shape) + 1)
+    return n.reshape(n[0], (*shape[:axis], 1, *shape[axis:]))
+
+
+for _name, _handler in {"Trilu": trilu, "Pad": pad, "GatherND": gather_nd, "Range": range_, "GridSample": grid_sample}.items():
+    op(_name, 1, domain=MS)(_handler)
+
+
+@op("NhwcMaxPool", 1, domain=MS)
+def channels_last_max_pool(n: Node) -> Tensor:
+    """A pooling of integers whose channels are the last dim."""
+    rank, kernel = n.rank(0), n.attr("kernel_shape")
+    x = n.transpose(n[0], (0, rank - 1, *range(1, rank - 1)))
+    y = n.emit("dmlc.max_pool", x, kernel=kernel, **window_attributes(n, type_of(x).shape[2:], kernel), ceil_mode=bool(n.attr("ceil_mode", 0)))
+    return n.transpose(y, (0, *range(2, rank), 1))
 
 
 # ---------------------------------------------------------------- norms
@@ -118,15 +158,41 @@ def rms_normalization(n: Node) -> list[Tensor]:
 @op("EmbedLayerNormalization", 1, domain=MS)
 def embed_layer_normalization(n: Node) -> list[Tensor]:
     """Word, position and segment rows added and normalised. Operands: ids, segments, three tables, scale, shift, mask, positions."""
-    if n.wants(1):
-        raise Unsupported("the mask index as a result")
-    total: Tensor = n.emit("dmlc.embedding", n.param(2), n.cast(n[0], "i64"))
-    length = n.shape(0)[1]
-    positions = n.emit("dmlc.embedding", n.param(3), n.cast(n[8], "i64")) if n.has(8) else n.slice(n.param(3), 0, 0, length)
-    total = n.pointwise("dmlc.add", total, positions)
+    rows = [n.emit("dmlc.embedding", n.param(2), n.cast(n[0], "i64")), _position_rows(n, n.param(3), 8)]
     if n.has(1):
-        total = n.pointwise("dmlc.add", total, n.emit("dmlc.embedding", n.param(4), n.cast(n[1], "i64")))
-    return [_layer_norm(n, total, 5, 6), total, total]
+        rows.append(n.emit("dmlc.embedding", n.param(4), n.cast(n[1], "i64")))
+    total = _summed(n, rows)
+    return [_layer_norm(n, total, 5, 6), _counted(n, 7) if n.wants(1) else total, total]
+
+
+def _position_rows(n: Node, table: Tensor, ids: int) -> Tensor:
+    return n.emit("dmlc.embedding", table, n.cast(n[ids], "i64")) if n.has(ids) else n.slice(table, 0, 0, n.shape(0)[1])
+
+
+def _summed(n: Node, rows: Sequence[Tensor]) -> Tensor:
+    total = rows[0]
+    for row in rows[1:]:
+        total = n.pointwise("dmlc.add", total, row)
+    return total
+
+
+def _counted(n: Node, mask: int) -> Tensor:
+    """How many tokens of each sequence the mask admits; 0 without one, as onnxruntime has it."""
+    return n.reduce("sum", n.cast(n[mask], "i32"), (1,), False) if n.has(mask) else n.full(0, "i32", n.shape(0)[:1])
+
+
+@op("QEmbedLayerNormalization", 1, domain=MS)
+def quantised_embed_layer_normalization(n: Node) -> list[Tensor]:
+    """Operands: ids, segments, three tables, scale, shift (all five as integers), mask, five scales, five zero points."""
+    rows = []
+    for table, ids in ((2, n.cast(n[0], "i64")), (3, None), (4, n.cast(n[1], "i64") if n.has(1) else None)):
+        if table != 3 and ids is None:
+            continue
+        row = n.emit("dmlc.take", n[table], ids, dim=0) if ids is not None else n.slice(n[table], 0, 0, n.shape(0)[1])
+        rows.append(real(n, row, 6 + table, 11 + table))
+    scale, shift = real(n, n[5], 11, 16), real(n, n[6], 12, 17)
+    y = n.emit("dmlc.layer_norm", _summed(n, rows), scale, shift, eps=n.attr("epsilon", 1e-5), dims=1)
+    return [y, _counted(n, 7)]
 
 
 # ---------------------------------------------------------------- quantised
@@ -172,5 +238,3 @@ def _rows(n: Node, t: Tensor, then: Activation) -> Tensor:
     if len(shape) == 2:
         return then(t)
     return n.reshape(then(n.reshape(t, (shape[0] * shape[1], shape[2]))), (*shape[:2], 4 * n.attr("hidden_size")))
-
-
