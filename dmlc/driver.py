@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,11 +299,15 @@ def refuse_other_request(module: Module, options: Options) -> None:
 # ---------------------------------------------------------------- results
 
 
-def final_weights(compiled: Compiled) -> dict[str, Any]:
-    """Argument name -> global tensor, recipes evaluated: what the output folder stores. Of training also what only the evaluation program reads."""
-    from dmlc.interpret.arguments import Arguments
+def final_weights(compiled: Compiled) -> WeightStore:
+    """What the output folder stores: global arrays by argument, recipes evaluated, each made when it is asked for and not kept. Of training also
+    what only the evaluation program reads."""
+    from dmlc.interpret.arguments import Arguments, global_type
 
-    arguments = Arguments(compiled.module, {}, compiled.weights)
+    store = final_weights(compiled.evaluation) if compiled.evaluation is not None else WeightStore()
+    arguments = Arguments(compiled.module, {}, compiled.weights, keep=False)
     roles = HELD if compiled.module.attrs.get("dmlc.mode") else (*HELD, "seed", "hyper", "size", "state")
-    own = {a.name: arguments.value(a) for a in compiled.module.main.args if a.attrs.get("dmlc.role", "input") in roles}
-    return {**final_weights(compiled.evaluation), **own} if compiled.evaluation is not None else own
+    for a in compiled.module.main.args:
+        if a.attrs.get("dmlc.role", "input") in roles:
+            store.add(a.name, partial(arguments.array, a), global_type(a.tensor, a.attrs))
+    return store

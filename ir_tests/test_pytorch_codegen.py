@@ -14,12 +14,13 @@ import dmlc.ops  # noqa: F401
 from dmlc.codegen.copied import prelude_text
 from dmlc.codegen.folder import write_folder
 from dmlc.codegen.pytorch import emit_model
-from dmlc.interpret.arguments import Arguments
+from dmlc.interpret.arguments import Arguments, global_type
 from dmlc.interpret.run import run
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
 from dmlc.ir.parser import parse_module, split_input
 from dmlc.ir.verifier import verify
+from dmlc.ir.weights import WeightStore
 
 torch.set_num_threads(1)
 STRUCTURAL = Path(__file__).parent / "structural"
@@ -34,7 +35,10 @@ def parsed(text: str) -> Module:
 def agrees(module: Module, inputs: dict[str, Any], folder: Path) -> None:
     """Emit, run on the module's ranks, compare with the interpreter. Arguments that are no inputs go through the weights' file."""
     values = Arguments(module, inputs)
-    weights = {a.name: values.value(a) for a in module.main.args if a.attrs.get("dmlc.role", "input") != "input"}
+    weights = WeightStore()
+    for a in module.main.args:
+        if a.attrs.get("dmlc.role", "input") != "input":
+            weights.add(a.name, values.array(a), global_type(a.tensor, a.attrs))
     write_folder(module, folder / "out", weights, {}, "test")
     given = {name: x for name, x in inputs.items() if name not in weights}
     wanted, actual = run(module, inputs), shared_pool().run(folder / "out", given).results

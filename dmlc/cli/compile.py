@@ -139,14 +139,12 @@ def original_file(model: str) -> dict[str, bytes]:
     """The ONNX file that trained weights can be written back into, its external data inside it."""
     if not model.endswith(".onnx"):
         return {}
-    import onnx
-    from onnx import checker
+    from dmlc.frontend.onnx.loader import whole_file
 
-    try:
-        return {"source.onnx": onnx.load(model).SerializeToString()}
-    except (ValueError, checker.ValidationError):  # protobuf's limit of 2 GB
+    data = whole_file(model)
+    if data is None:
         print("note: the model is too large for one file, so source.onnx is left out: trained weights come as a state dict only")
-        return {}
+    return {} if data is None else {"source.onnx": data}
 
 
 def kernel_report(kernels: str) -> dict[str, Any] | None:

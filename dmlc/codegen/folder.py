@@ -21,6 +21,7 @@ from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
 from dmlc.ir.printer import print_module
 from dmlc.ir.sharding import Mesh
+from dmlc.ir.weights import WeightStore
 
 MARK = ".dmlc"  # a file that says the folder is dmlc's own
 
@@ -71,7 +72,7 @@ class Evaluation:
 def write_folder(
     module: Module,
     out: Path,
-    weights: dict[str, Any],
+    weights: WeightStore,
     plan: dict[str, Any],
     source: str,
     kernels: str | None = None,
@@ -81,7 +82,7 @@ def write_folder(
     force: bool = False,
     evaluation: Evaluation | None = None,
 ) -> None:
-    """Write everything under `out` at once. `weights`: argument name -> tensor, of both programs where there is an `evaluation`."""
+    """Write everything under `out` at once. `weights`: global arrays by argument name, of both programs where there is an `evaluation`."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
@@ -121,7 +122,7 @@ def _move(staging: Path, out: Path, force: bool) -> None:
 def _write_files(
     module: Module,
     out: Path,
-    weights: dict[str, Any],
+    weights: WeightStore,
     plan: dict[str, Any],
     source: str,
     kernels: str | None,
@@ -132,12 +133,10 @@ def _write_files(
 ) -> None:
     ranks = Mesh.of(module).devices
     weights_file = None
-    if weights:
-        from safetensors.torch import save_file
-
+    if len(weights):
         weights_file = "weights/model.safetensors"
         (out / "weights").mkdir()
-        save_file({name: t.contiguous() for name, t in sorted(weights.items())}, str(out / weights_file))
+        weights.save(out / weights_file)
     title = f"{source}, compiled by dmlc {__version__} for {ranks} rank(s): {plan.get('plan', '')}."
     model, lines = emit_with_lines(module, title)
     texts = {

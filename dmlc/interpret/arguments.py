@@ -19,6 +19,7 @@ from dmlc.ir.types import TensorType
 
 Promote = Callable[[str], str]
 
+BITS = {"bf16": torch.uint16, "f8E4M3FN": torch.uint8, "f8E5M2": torch.uint8}
 POISON = {torch.bool: True, torch.uint8: 201}
 
 
@@ -44,11 +45,23 @@ def to_torch(array: Any, dtype: str) -> torch.Tensor:
     wanted = DTYPES[dtype]
     if isinstance(array, torch.Tensor):
         return array.detach().to(wanted)
-    array = np.array(array, order="C")  # an owned, writable copy; keeps rank 0
+    if not _is_own(array):
+        array = np.array(array, order="C")  # an owned, writable copy; keeps rank 0
     tensor = torch.from_numpy(array)
     if (dtype == "bf16" and array.dtype == np.uint16) or (dtype.startswith("f8") and array.dtype == np.uint8):
         return tensor.view(wanted)
     return tensor.to(wanted)
+
+
+def _is_own(array: Any) -> bool:
+    """Whether an array maps a file such that writing to it changes nobody else's: as good as a copy, and takes no memory."""
+    return isinstance(array, np.memmap) and array.mode == "c" and array.flags.c_contiguous and array.flags.aligned
+
+
+def to_array(tensor: torch.Tensor, dtype: str) -> np.ndarray:
+    """A tensor in the weight store's form: bf16 as uint16 bits, 8-bit floats as uint8 bits."""
+    bits = BITS.get(dtype)
+    return (tensor.view(bits) if bits is not None else tensor).detach().numpy()
 
 
 def seeded(name: str, type_: TensorType, role: str, seed: int) -> torch.Tensor:
@@ -62,10 +75,10 @@ def seeded(name: str, type_: TensorType, role: str, seed: int) -> torch.Tensor:
 
 
 class Arguments:
-    """Resolves every argument of a module's main function to its global tensor, once."""
+    """Resolves every argument of a module's main function to its global tensor: once, or anew each time where they are not to be kept."""
 
-    def __init__(self, module: Module, inputs: Mapping[str, Any], weights: Any = None, seed: int = 0, promote: Promote = lambda d: d):
-        self.module, self.inputs, self.weights, self.seed, self.promote = module, dict(inputs), weights, seed, promote
+    def __init__(self, module: Module, inputs: Mapping[str, Any], weights: Any = None, seed: int = 0, promote: Promote = lambda d: d, keep: bool = True):
+        self.module, self.inputs, self.weights, self.seed, self.promote, self.keep = module, dict(inputs), weights, seed, promote, keep
         self._known: dict[str, torch.Tensor] = {}
         names = {a.name for a in module.main.args}
         unknown = [n for n in self.inputs if n not in names]
@@ -73,9 +86,21 @@ class Arguments:
             raise DmlcError(f"the program has no input {', '.join(unknown)}; it takes {', '.join(sorted(names))}")
 
     def value(self, arg: BlockArgument) -> torch.Tensor:
-        if arg.name not in self._known:
-            self._known[arg.name] = self._resolve(arg)
-        return self._known[arg.name]
+        if arg.name in self._known:
+            return self._known[arg.name]
+        found = self._resolve(arg)
+        if self.keep:
+            self._known[arg.name] = found
+        return found
+
+    def array(self, arg: BlockArgument) -> np.ndarray:
+        """The value in the weight store's form: what the store holds, if it holds just that."""
+        type_ = global_type(arg.tensor, arg.attrs)
+        if arg.name not in self.inputs and "dmlc.derived" not in arg.attrs and self._stored(arg):
+            key = arg.attrs["dmlc.value"].key
+            if self.weights.type(key) == type_:
+                return self.weights.get(key)
+        return to_array(self.value(arg), type_.dtype)
 
     def _resolve(self, arg: BlockArgument) -> torch.Tensor:
         type_ = global_type(arg.tensor, arg.attrs)
@@ -107,9 +132,12 @@ class Arguments:
         for f in self.module.functions:
             if f.name == ref.name:
                 env: dict[Value, torch.Tensor] = {a: self.value(a) for a in f.args}
+                last = {v: op for op in f.body for v in op.operands}
                 for op in f.body:
                     if op is not f.return_op:
                         env.update(zip(op.results, evaluate(op, [env[v] for v in op.operands], self.promote)))
+                        for v in {v for v in op.operands if last[v] is op}:
+                            del env[v]
                 return env[f.results[0]]
         raise DmlcError(f"the module has no function @{ref.name} to derive a weight with")
 

@@ -31,6 +31,7 @@ NUMPY = {
 _FROM_SAFETENSORS = {v: k for k, v in SAFETENSORS.items()}
 _FROM_NUMPY = {v: k for k, v in NUMPY.items() if k not in ("f8E4M3FN", "f8E5M2")}
 _CHUNK = 1 << 26  # bytes written at a time
+_HOLE = 1 << 20  # bytes of zeros that are left out rather than written
 _HEADER_LIMIT = 100_000_000  # bytes; the format's own bound
 
 
@@ -71,7 +72,7 @@ class WeightStore:
         self._entries[key] = _Entry(value, type)
 
     def get(self, key: str) -> numpy.ndarray:
-        """The array under `key`: a view of the file where the weights lie in one. Raises `DmlcError` for an unknown key."""
+        """The array under `key`: a view of the file where the weights lie in one (writing to it changes the view alone). Raises `DmlcError` for an unknown key."""
         return self._entry(key).make()
 
     def type(self, key: str) -> TensorType:
@@ -102,13 +103,15 @@ class WeightStore:
         return store
 
     def save(self, path: str | Path, keys: Iterable[str] | None = None) -> None:
-        """Write a safetensors file. The same arrays give the same bytes, whatever the order they were added in."""
+        """Write a safetensors file. The same arrays give the same bytes, whatever the order they were added in. One array is held at a time, a mapped
+        one not even whole; long runs of zeros become holes where the file system has them."""
         types = {k: self.type(k) for k in (self._entries if keys is None else keys)}
         order = sorted(types, key=lambda k: (-BYTES[types[k].dtype], k))  # widest first keeps every tensor aligned
         with open(path, "wb") as out:
             out.write(_header(order, types))
             for key in order:
                 _write_array(out, self.get(key), types[key], key)
+            out.truncate()  # a hole at the end counts too
 
 
 def type_of_array(array: Any) -> TensorType:
@@ -135,10 +138,25 @@ def _write_array(out: BinaryIO, array: numpy.ndarray, type: TensorType, key: str
 
     if tuple(array.shape) != type.shape or array.dtype != NUMPY[type.dtype]:
         raise DmlcError(f"weights '{key}' are {array.dtype}{list(array.shape)}, not {type}")
-    flat = numpy.ascontiguousarray(array).reshape(-1)
-    step = max(1, _CHUNK // array.dtype.itemsize)
-    for start in range(0, flat.size, step):
-        out.write(flat[start : start + step].tobytes())
+    for piece in _pieces(array):
+        data = numpy.ascontiguousarray(piece).reshape(-1).view(numpy.uint8)
+        for start in range(0, data.size, _HOLE):
+            part = data[start : start + _HOLE]
+            if part.size == _HOLE and not part.any():
+                out.seek(_HOLE, 1)
+            else:
+                out.write(part)
+
+
+def _pieces(array: numpy.ndarray) -> Iterator[numpy.ndarray]:
+    """Parts of at most `_CHUNK` bytes that follow each other in row-major order, whatever the strides."""
+    if array.nbytes <= _CHUNK:
+        yield array
+        return
+    step = _CHUNK * len(array) // array.nbytes
+    for start in range(0, len(array), max(1, step)):
+        piece = array[start : start + max(1, step)]
+        yield from [piece] if step else _pieces(piece[0])
 
 
 def _read_header(path: Path) -> dict[str, _Entry]:
@@ -177,4 +195,4 @@ def _map(path: Path, offset: int, type: TensorType) -> numpy.ndarray:
     shape: tuple[int, ...] = type.shape  # type: ignore[assignment]
     if math.prod(shape) == 0:  # an empty range cannot be mapped
         return numpy.empty(shape, NUMPY[type.dtype])
-    return numpy.memmap(path, NUMPY[type.dtype], "r", offset, shape)
+    return numpy.memmap(path, NUMPY[type.dtype], "c", offset, shape)

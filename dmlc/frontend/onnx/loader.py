@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from dmlc.frontend.onnx.graph import subgraphs
 from dmlc.frontend.onnx.tensors import CARRIED_BITS, CARRIERS, NUMPY, array_of, carried_array, dtype_or_carrier, shape_of_proto
 from dmlc.ir.location import DmlcError, Loc
 
+PROTOBUF_LIMIT = (1 << 31) - 1  # bytes of one message
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 
@@ -66,6 +67,29 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     return model
 
 
+def whole_file(path: str | os.PathLike[str]) -> bytes | None:
+    """The model as one file, its external data inside it; None where that passes protobuf's limit of 2 GB."""
+    path = Path(path)
+    model = load_model(path)
+    ranges = [(t, _range(t, shape_of_proto(t), path)) for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if model.ByteSize() + sum(r.size for _, r in ranges) > PROTOBUF_LIMIT:
+        return None
+    for tensor, where in ranges:
+        tensor.raw_data = where.bytes()
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+    return model.SerializeToString()
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor with values, those of subgraphs too."""
+    yield from graph.initializer
+    for node in graph.node:
+        yield from (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
+        for inner in subgraphs(node):
+            yield from _tensors(inner)
+
+
 def _check_header(model: onnx.ModelProto, loc: Loc) -> None:
     if not model.HasField("graph") or (not model.graph.node and not model.graph.output):
         raise DmlcError("not an ONNX model: it has no graph", loc)
@@ -101,9 +125,23 @@ def source_of(tensor: onnx.TensorProto, model_path: Path) -> Source:
     return Source(tensor.name, shape, dtype, lambda: array_of(tensor))
 
 
-def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, model_path: Path) -> Callable[[], np.ndarray]:
+@dataclass(frozen=True)
+class _Range:
+    """Bytes of a file."""
+
+    place: Path
+    offset: int
+    size: int
+
+    def bytes(self) -> bytes:
+        return np.memmap(self.place, np.uint8, "r", self.offset, (self.size,)).tobytes() if self.size else b""
+
+
+def _range(tensor: onnx.TensorProto, shape: tuple[int, ...], model_path: Path) -> _Range:
+    """Where external data lies; checked against the file's size."""
     entries = {e.key: e.value for e in tensor.external_data}
     place = _inside(tensor.name, entries.get("location", ""), model_path)
+    dtype = dtype_or_carrier(tensor.data_type, f"tensor '{tensor.name}'")
     bits = CARRIED_BITS.get(tensor.data_type, 8 * np.dtype(NUMPY[dtype]).itemsize)
     needed = (math.prod(shape) * bits + 7) // 8
     offset, length = _number(tensor.name, entries, "offset", 0), _number(tensor.name, entries, "length", needed)
@@ -112,11 +150,16 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, mode
     size = place.stat().st_size
     if offset + length > size:
         raise DmlcError(f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{entries['location']}' are wanted, but the file has {size}")
-    if needed == 0:
+    return _Range(place, offset, needed)
+
+
+def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, model_path: Path) -> Callable[[], np.ndarray]:
+    where = _range(tensor, shape, model_path)
+    if where.size == 0:
         return lambda: np.zeros(shape, NUMPY[dtype])
     if tensor.data_type in CARRIERS:
-        return lambda: carried_array(_inside_the_file(tensor, np.memmap(place, np.uint8, "r", offset, (needed,)).tobytes()), dtype)
-    return lambda: np.memmap(place, NUMPY[dtype], "r", offset, shape)
+        return lambda: carried_array(_inside_the_file(tensor, where.bytes()), dtype)
+    return lambda: np.memmap(where.place, NUMPY[dtype], "c", where.offset, shape)
 
 
 def _inside_the_file(tensor: onnx.TensorProto, data: bytes) -> onnx.TensorProto:
