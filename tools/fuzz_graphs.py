@@ -24,6 +24,7 @@ from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
 from dmlc.ir.printer import print_module
 from dmlc.ir.verifier import verify
+from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.check import seeded_inputs
 from dmlc.passmanager.context import Context
@@ -47,10 +48,10 @@ def pipeline(name: str) -> tuple[Pass, ...]:
     return parse_pipeline(name, PIPELINES)
 
 
-def compiled(module: Module, devices: int, plan: str, verify_each: bool = True) -> tuple[Module, Context]:
+def compiled(module: Module, devices: int, plan: str, verify_each: bool = True, weights: WeightStore | None = None) -> tuple[Module, Context]:
     """A copy after the whole pipeline; where no op can use the plan, after the automatic one."""
     for asked in (plan, "auto"):
-        copy, context = module.clone(), Context()
+        copy, context = module.clone(), Context(weights)
         annotate(copy, Options(devices=devices, plan=asked, target="h100"))
         try:
             PassManager(pipeline("inference"), verify_each).run(copy, context)

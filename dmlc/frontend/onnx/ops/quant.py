@@ -10,7 +10,7 @@ import math
 from dmlc.frontend.onnx.carried import Kind, converted, is_float
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.ops.contraction import exact_float
+from dmlc.frontend.onnx.ops.contraction import exact_float, product
 from dmlc.frontend.onnx.ops.windows import window_attributes
 from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.tensors import INTEGER_CARRIED, INTEGER_LIMITS, dtype_of_element
@@ -110,11 +110,11 @@ def _zero_point(n: Node, i: int, rank: int, dim: int) -> Tensor | None:
 
 
 def integer_product(n: Node, a: int, b: int, zero_a: int, zero_b: int) -> Tensor:
-    """The exact product of two centred integer matrices, as integers in a float dtype."""
-    dtype = exact_float(n.shape(a)[-1])
+    """The exact product of two centred integer matrices (or vectors, as numpy.matmul has them), as integers in a float dtype."""
+    dtype = exact_float(n.shape(a)[-1] if n.shape(a) else 1)
     left = centred(n, n[a], _zero_point(n, zero_a, n.rank(a), n.rank(a) - 2), dtype)
     right = centred(n, n[b], _zero_point(n, zero_b, n.rank(b), n.rank(b) - 1), dtype)
-    return n.emit("dmlc.matmul", left, right)
+    return product(n, left, right)
 
 
 @op("MatMulInteger", 10)

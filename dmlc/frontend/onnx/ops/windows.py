@@ -56,13 +56,15 @@ def conv_transpose_padding(n: Node, sizes: Sequence[int], kernel: Sequence[int])
     if wanted:
         pads = _pads_to([f - w for f, w in zip(full, wanted[-rank:])], auto)
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = _pads_to([f - size * s for f, size, s in zip(full, sizes, stride)], auto)
+        pads = _pads_to([max(0, f - size * s) for f, size, s in zip(full, sizes, stride)], auto)  # nothing is added where the windows leave gaps
     else:
         pads = (0,) * 2 * rank if auto == "VALID" else n.ints_attr("pads", 2 * rank, 0)
     return {"stride": stride, "padding": paired(pads), "dilation": dilation, "output_padding": extra}
 
 
 def _pads_to(total: Sequence[int], auto: str) -> tuple[int, ...]:
-    """The specification puts the odd cell low for SAME_UPPER and high otherwise."""
-    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
-    return tuple(small + large) if auto == "SAME_UPPER" else tuple(large + small)
+    """The specification puts the odd cell low for SAME_UPPER and high otherwise. A result larger than what the windows cover goes on at the end."""
+    small = [max(t, 0) // 2 for t in total]
+    large = [max(t, 0) - lesser for t, lesser in zip(total, small)]
+    low, high = (small, large) if auto == "SAME_UPPER" else (large, small)
+    return tuple(low + [h + min(t, 0) for h, t in zip(high, total)])
