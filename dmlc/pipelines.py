@@ -9,6 +9,7 @@ SIMPLIFY = (
     "canonicalize",
     "cse",
     "dce",
+    "hoist",  # what a loop makes of weights alone can be folded then
     "fold",
     "canonicalize",  # folded tables leave reshapes and casts of constants behind
     "cse",
@@ -53,6 +54,7 @@ INFERENCE = (
     "cse",
     "dce",
     "mixed-precision",  # nothing to do under fp32
+    "hoist",  # casts of weights leave the loops
     "fold",  # casts of weights become recipes that the loader evaluates once
     "dce",  # the weights as they were are arguments no longer, or plan would place them too
     "isolate",  # or plan would not see what loops and branches read
@@ -80,6 +82,7 @@ TRAINING = (
     "cse",
     "dce",
     "mixed-precision",
+    "hoist",
     "isolate",
     "plan",
     "decouple",  # only with --decouple
@@ -94,6 +97,7 @@ EVALUATION = (
     "cse",
     "dce",
     "mixed-precision",
+    "hoist",
     "isolate",
     "plan",
     "partition",

@@ -10,8 +10,10 @@ import pytest
 import dmlc.ops  # noqa: F401
 from dmlc.interpret.run import run
 from dmlc.ir.core import Module
+from dmlc.ir.location import DmlcError
 from dmlc.ir.parser import parse_module
 from dmlc.ir.printer import print_module
+from dmlc.ops.base import flops_of
 from dmlc.passmanager import Context, PassManager, parse_pipeline
 
 VECTOR = "tensor<3xf32>"
@@ -165,6 +167,85 @@ def test_loop_in_a_loop_and_a_condition_in_it() -> None:
     body = f"{loop(3, inner, '%x')}\n{SUM}"
     module = passed(program(body, f"{param('x')}, {param('w')}"))
     check_slopes(module, draws(x=(3,), w=(3,)))
+
+
+STATE, ROW, STACK = "tensor<2x5xf32>", "tensor<2x3xf32>", "tensor<4x2x5xf32>"
+
+
+def recurrent(attributes: str = "", kept: str = "%u") -> str:
+    """A recurrent layer: a state, rows of x, weights from outside and a shared bias; both the last state and the rows count."""
+    return f"""%last, %rows = dmlc.scan %h, %x, %b {{count = 4 : i64, scanned = 1 : i64, shared = 1 : i64{attributes}}} {{
+  ^bb0(%i: tensor<i64>, %s: {STATE}, %r: {ROW}, %c: tensor<5xf32>):
+    %p = dmlc.linear %r, %v : ({ROW}, tensor<5x3xf32>) -> {STATE}
+    %q = dmlc.linear %s, %w : ({STATE}, tensor<5x5xf32>) -> {STATE}
+    %a = dmlc.add %p, %q : ({STATE}, {STATE}) -> {STATE}
+    %d = dmlc.add %a, %c : ({STATE}, tensor<5xf32>) -> {STATE}
+    %u = dmlc.tanh %d : ({STATE}) -> {STATE}
+    dmlc.yield %u, {kept} : ({STATE}, {STATE}) -> ()
+  }} : ({STATE}, tensor<4x2x3xf32>, tensor<5xf32>) -> ({STATE}, {STACK})
+  %t = dmlc.mul %rows, %g : ({STACK}, tensor<5xf32>) -> {STACK}
+  %n = dmlc.reduce_sum %t {{dims = array<i64: 0>}} : ({STACK}) -> {STATE}
+  %y = dmlc.add %n, %last : ({STATE}, {STATE}) -> {STATE}
+  %l = dmlc.reduce_sum %y {{dims = array<i64: 0, 1>}} : ({STATE}) -> tensor<f32>"""
+
+
+RECURRENT = ", ".join([param("x", "tensor<4x2x3xf32>"), param("h", STATE), param("v", "tensor<5x3xf32>"), param("w", "tensor<5x5xf32>"), param("b", "tensor<5xf32>"), param("g", "tensor<5xf32>")])
+
+
+@pytest.mark.parametrize("kept", ["%u", "%s", "%q"])
+@pytest.mark.parametrize("attributes", ["", ", reverse = true"])
+def test_recurrent_layer(attributes: str, kept: str) -> None:
+    module = passed(program(recurrent(attributes, kept), RECURRENT))
+    check_slopes(module, draws(x=(4, 2, 3), h=(2, 5), v=(5, 3), w=(5, 5), b=(5,), g=(5,)))
+
+
+def test_weights_of_a_loop_get_one_product_behind_it() -> None:
+    """The backward loop carries nothing but the state's gradient, and multiplies only for that; products of the forward loop are saved."""
+    module = passed(program(recurrent(), RECURRENT.replace(param("x", "tensor<4x2x3xf32>"), given("x", "tensor<4x2x3xf32>"))), "autodiff,canonicalize,cse,dce")
+    forward, backward = (op for op in module.main.ops() if op.name == "dmlc.scan")
+    assert len(backward.operands) - backward.attrs["scanned"] == 1
+    assert sum(flops_of(op) > 0 for op in backward.region.block if op.results) == 1 and len(forward.results) > 2
+    assert sum(op.name == "dmlc.contract" and op.block is module.main.body for op in module.main.ops()) == 2
+
+
+def test_a_loop_over_the_rows_of_a_loop() -> None:
+    inner = f"""%k, %m = dmlc.scan %c, %r {{count = 3 : i64, scanned = 1 : i64}} {{
+    ^bb1(%j: tensor<i64>, %e: tensor<f32>, %f: tensor<f32>):
+      %o = dmlc.mul %e, %f : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      %p = dmlc.sin %o : (tensor<f32>) -> tensor<f32>
+      %q = dmlc.mul %p, %f : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      dmlc.yield %p, %q : (tensor<f32>, tensor<f32>) -> ()
+    }} : (tensor<f32>, {VECTOR}) -> (tensor<f32>, {VECTOR})"""
+    body = f"""%s, %y = dmlc.scan %h, %x {{count = 4 : i64, scanned = 1 : i64}} {{
+    ^bb0(%i: tensor<i64>, %c: tensor<f32>, %r: {VECTOR}):
+      {inner}
+      %n = dmlc.mul %m, %w : ({VECTOR}, {VECTOR}) -> {VECTOR}
+      dmlc.yield %k, %n : (tensor<f32>, {VECTOR}) -> ()
+    }} : (tensor<f32>, tensor<4x3xf32>) -> (tensor<f32>, tensor<4x3xf32>)
+    %t = dmlc.reduce_sum %y {{dims = array<i64: 0, 1>}} : (tensor<4x3xf32>) -> tensor<f32>
+    %l = dmlc.add %t, %s : (tensor<f32>, tensor<f32>) -> tensor<f32>"""
+    module = passed(program(body, f"{param('x', 'tensor<4x3xf32>')}, {param('h', 'tensor<f32>')}, {param('w')}"))
+    check_slopes(module, draws(x=(4, 3), h=(), w=(3,)))
+
+
+def test_condition_with_operands() -> None:
+    body = COND.replace("dmlc.cond %p {", f"dmlc.cond %p, %h {{\n^bb0(%k: {VECTOR}):").replace("}, {", f"}}, {{\n^bb1(%k: {VECTOR}):").replace("(tensor<i1>)", f"(tensor<i1>, {VECTOR})").replace("dmlc.tanh %h", "dmlc.tanh %k")
+    text = f"%h = dmlc.mul %x, %v : ({VECTOR}, {VECTOR}) -> {VECTOR}\n{body}\n{SUM}"
+    module = passed(program(text, ", ".join([given("p", "tensor<i1>"), given("x"), param("v"), param("w")])))
+    check_slopes(module, {"p": True, **draws(x=(3,), v=(3,), w=(3,))})
+
+
+def test_a_loop_of_unknown_length_has_no_gradient() -> None:
+    body = f"""%y = dmlc.while %w {{
+    ^bb0(%c: {VECTOR}):
+      dmlc.yield %p : (tensor<i1>) -> ()
+    }}, {{
+    ^bb1(%c: {VECTOR}):
+      dmlc.yield %c : ({VECTOR}) -> ()
+    }} : ({VECTOR}) -> {VECTOR}
+    {SUM}"""
+    with pytest.raises(DmlcError, match="'dmlc.while' has no gradient \\(the number of its iterations depends on the data"):
+        passed(program(body, f"{given('p', 'tensor<i1>')}, {param('w')}"))
 
 
 def test_a_loop_saves_only_what_its_gradient_reads() -> None:

@@ -285,6 +285,32 @@ def test_a_branch_is_the_one_that_takes_longest() -> None:
     assert "s" in at and "b" not in at
 
 
+def while_(count: str = "") -> list[str]:
+    """A loop with 3 in its condition and 10 in its body, and a collective of 2 in that."""
+    zero = f"%go = dmlc.full {{value = true}} : () -> tensor<i1>"
+    condition, body = "\n".join([compute("t", 3, of="k")]), "\n".join([compute("a", 10, of="k2"), sync("s", 2)])
+    heads = [f"^bb{n}(%g{n}: tensor<i1>, %k{n or ''}: {T}):" for n in (0, 2)]
+    regions = f"{{\n{heads[0]}\n{condition}\ndmlc.yield %g0 : (tensor<i1>) -> ()\n}}, {{\n{heads[1]}\n{body}\ndmlc.yield %g2, %a : (tensor<i1>, {T}) -> ()\n}}"
+    return [zero, f"%w, %v = dmlc.while %go, %x {count}{regions} : (tensor<i1>, {T}) -> (tensor<i1>, {T})"]
+
+
+def test_a_loop_that_its_data_ends_takes_as_long_as_it_is_taken_to_run() -> None:
+    """Its condition too; without a number in its text it is one of the defaults that the report lists."""
+    report, _ = run(while_("{count = 4 : i64} "))
+    assert report.time == 4 * 15 and (report.computation, report.exposed) == (52, 8) and not report.defaults
+    report, _ = run(while_())
+    assert report.time == 8 * 15 and dict(report.defaults) == {"dmlc.while, 8 iterations": 1}
+    assert report.bounds.best <= report.time
+
+
+def test_rows_that_a_loop_stacks_are_copied() -> None:
+    """On a processor: as if each iteration made a copy of its row."""
+    cost = CostModel(Cluster.named("cpu", 4))
+    stacked = f"%r = dmlc.scan {{count = 3 : i64}} {{\n^bb0(%i: tensor<i64>):\n{compute('a', 10)}\ndmlc.yield %a : ({T}) -> ()\n}} : () -> tensor<3x4xf32>"
+    written = [line for i in range(3) for line in (compute(f"a{i}", 10), f"%c{i} = dmlc.copy %a{i} : ({T}) -> {T}")]
+    assert simulate_step(program([stacked]), cost).time == simulate_step(program(written), cost).time > 0
+
+
 # ---------------------------------------------------------------- the orders' engine
 
 

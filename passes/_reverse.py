@@ -12,8 +12,7 @@ from dmlc.ir.core import Block, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition
-
-LOOPS = ("dmlc.scan",)
+from dmlc.ops.control import LOOPS, arguments, bodies, parts
 
 
 def activity(ops: Iterable[Op], active: set[Value]) -> set[Value]:
@@ -23,6 +22,7 @@ def activity(ops: Iterable[Op], active: set[Value]) -> set[Value]:
             _loop_activity(op, active)
         elif op.regions:
             for region in op.regions:
+                _pass_on(op.operands[1:], region.block.args, active)
                 activity(region.block, active)
             inside = [op.operands, *(region.block.terminator.operands for region in op.regions)]
             _activate(op, any(v in active for values in inside for v in values), active)
@@ -36,18 +36,23 @@ def _activate(op: Op, depends: bool, active: set[Value]) -> None:
         active.update(r for r in op.results if isinstance(r.type, TensorType) and r.tensor.is_float)
 
 
+def _pass_on(sources: Iterable[Value], targets: Iterable[Value], active: set[Value]) -> None:
+    active.update(to for of, to in zip(sources, targets) if of in active and to.tensor.is_float)
+
+
 def _loop_activity(op: Op, active: set[Value]) -> None:
     """What is carried depends on what was carried before: to a fixpoint."""
-    body = op.region.block
-    carried = body.args[1:]
-    active.update(a for a, v in zip(carried, op.operands) if v in active)
+    body = bodies(op)[0]
+    carried = parts(op, arguments(op, body))[0]
+    for region in op.regions:
+        _pass_on(op.operands, arguments(op, region.block), active)
     while True:
         activity(body, active)
         new = [a for a, y in zip(carried, body.terminator.operands) if y in active and a not in active]
         if not new:
             break
         active.update(new)
-    active.update(r for r, a in zip(op.results, carried) if a in active)
+    _pass_on([*carried, *body.terminator.operands[len(carried) :]], op.results, active)
 
 
 def captured(op: Op) -> list[Value]:

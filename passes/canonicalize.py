@@ -14,6 +14,7 @@ from dmlc.ir.rewriter import Pattern, Rewriter, apply_patterns
 from dmlc.passes import _canonical_movement  # noqa: F401  (its rules register themselves)
 from dmlc.passes._canonical import RULES, Rule
 from dmlc.passes._canonical_arithmetic import ANY_POINTWISE
+from dmlc.passes._canonical_control import InlineKnown
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -26,7 +27,7 @@ class Canonicalize(Pass):
     numerics: ClassVar[Numerics] = "exact"
 
     def run(self, module: Module, context: Context) -> bool:
-        return apply_patterns(module, [EraseUnused(), *(ByRule(rule, names) for rule, names in _names_of().items())])
+        return apply_patterns(module, [EraseUnused(), InlineKnown(), *(ByRule(rule, names) for rule, names in _names_of().items())])
 
 
 def _names_of() -> dict[Rule, tuple[str, ...]]:

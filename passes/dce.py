@@ -1,4 +1,4 @@
-"""Remove what nobody uses: ops, stored weights in inference, private functions.
+"""Remove what nobody uses: ops, what loops and branches take and give, stored weights in inference, private functions.
 
 Before: an op whose result is unused.   After: gone, and what only it used.
 Keeps messages between ranks (send and receive), inputs, and under training every parameter.
@@ -14,6 +14,7 @@ from dmlc.ir.attributes import SymbolRef
 from dmlc.ir.core import Block, Function, Module, Op
 from dmlc.ir.registry import lookup
 from dmlc.passes._derive import is_stored
+from dmlc.passes._unread import REGIONS, drop_unread
 from dmlc.passmanager.base import Numerics, Pass
 from dmlc.passmanager.context import Context
 
@@ -40,6 +41,7 @@ def erase_unused(block: Block) -> bool:
         for region in op.regions:
             for inner in region.blocks:
                 changed |= erase_unused(inner)
+        changed |= op.name in REGIONS and drop_unread(op, erase_unused, removable)
         if op.unused and removable(op):
             op.erase()
             changed = True

@@ -6,20 +6,22 @@ value and direction, and a following op costs its own bytes, which f32 doubles. 
 cast once, when they are loaded (`fold` turns their casts into recipes). Casts of the user's own stay.
 
 In training parameters stay f32 and are cast in every step. Gradients, accumulators and the update stay f32, and so does the backward
-pass of what is f32 in the forward pass (`dmlc.of`): norms, softmax, losses.
+pass of what is f32 in the forward pass (`dmlc.of`): norms, softmax, losses. Bodies of loops and branches are decided on their own: what these
+take, carry and give stays f32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.builder import Builder, IdPool
-from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
+from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, Value
 from dmlc.ir.types import BYTES, TensorType
 from dmlc.ops.base import definition
+from dmlc.ops.control import LOOPS
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.context import Context
 from dmlc.simulate.choice import Choice
@@ -27,6 +29,7 @@ from dmlc.simulate.choice import Choice
 HIGH, LOW = "f32", "bf16"  # what is said of bf16 holds of f16 too: they have the same size
 LOWS = {"bf16": "bf16", "fp16": "f16"}
 SUMS = ("dmlc.add", "dmlc.sub")
+CONTROL = ("dmlc.cond", *LOOPS)
 UNTOUCHED = ("dmlc.cast", "func.return")
 
 
@@ -78,13 +81,28 @@ def _is_weight(value: Value) -> bool:
 def decide(function: Function, training: bool = False) -> Choice:
     """Precision by op id (`low` and `high`), from a minimum s-t cut (Goldberg-Tarjan's preflow push through networkx). In training a cast of
     a weight has its price like any other."""
+    by_id = {op.id: op for op in function.ops()}
+    found: dict[str, str] = {}
+    for block in blocks_of(function):
+        found |= _decide_block(block, by_id, training)
+    return Choice(precision=AttrDict(found)) if "low" in found.values() else Choice()
+
+
+def blocks_of(function: Function) -> Iterator[Block]:
+    """The body, then those of loops and branches, outer ones first. What these take and give stays as it is."""
+    yield function.body
+    for op in function.ops():
+        if op.name in CONTROL:
+            yield from (region.block for region in op.regions)
+
+
+def _decide_block(block: Block, by_id: Mapping[str, Op], training: bool) -> dict[str, str]:
     import networkx
 
-    ops = [op for op in function.body if participates(op)]
-    by_id = {op.id: op for op in function.body}
+    ops = [op for op in block if participates(op)]
     kinds = [wanted(op, by_id) for op in ops]
     if "low" not in kinds:
-        return Choice()
+        return {}
     graph = networkx.DiGraph()
     for n, op in enumerate(ops):
         _pin(graph, n, op, kinds[n])
@@ -93,11 +111,18 @@ def decide(function: Function, training: bool = False) -> Choice:
         for r in op.results:
             if r.tensor.is_float:
                 _tie(graph, n, r, [number.get(u, "high") for u in r.users])
-    for arg in function.args:
-        if arg.tensor.is_float and (training or not _is_weight(arg)):
-            _tie(graph, "high", arg, [number.get(u, "high") for u in arg.users])
+    for value in _from_outside(block, ops):
+        if training or not _is_weight(value):
+            _tie(graph, "high", value, [number.get(u, "high") for u in value.users if u in number or u.block is block])
     _, (low, _) = networkx.minimum_cut(graph, "low", "high")
-    return Choice(precision=AttrDict((op.id, "low" if n in low else "high") for n, op in enumerate(ops)))
+    return {op.id: "low" if n in low else "high" for n, op in enumerate(ops)}
+
+
+def _from_outside(block: Block, ops: Sequence[Op]) -> list[Value]:
+    """Floats that the ops read and the block does not make: its arguments, what it captures."""
+    made = {r for op in block for r in op.results}
+    read = dict.fromkeys([*block.args, *(v for op in ops for v in op.operands if v not in made)])
+    return [v for v in read if isinstance(v.type, TensorType) and v.tensor.is_float]
 
 
 def _pin(graph: Any, n: int, op: Op, kind: str) -> None:
@@ -127,8 +152,11 @@ def _tie(graph: Any, source: Any, value: Value, users: list[Any]) -> None:
 
 def apply(module: Module, choice: Choice, low: str = LOW) -> bool:
     """Cast operands to each op's precision and retype its results; results of the program keep their dtype. `low` is the lower one's dtype."""
-    function = module.main
-    ids = IdPool(function)
+    ids = IdPool(module.main)
+    return any([_apply_block(block, choice, low, ids) for block in list(blocks_of(module.main))])
+
+
+def _apply_block(block: Block, choice: Choice, low: str, ids: IdPool) -> bool:
     casts: dict[tuple[Value, str], Value] = {}
 
     def cast(value: Value, dtype: str, before: Op) -> Value:
@@ -140,9 +168,12 @@ def apply(module: Module, choice: Choice, low: str = LOW) -> bool:
             casts[value, dtype] = b.op("dmlc.cast", [value], {"to": dtype, **of}, tag="cast").result
         return casts[value, dtype]
 
-    kept = [v.type for v in function.results]
+    last = block.terminator
+    kept = [v.type for v in last.operands]
     changed = False
-    for op in function.body.ops:
+    for op in block.ops:
+        if op is last:
+            break
         label = choice.precision.get(op.id)
         if label is None:
             changed |= _keep(op, cast)
@@ -156,7 +187,6 @@ def apply(module: Module, choice: Choice, low: str = LOW) -> bool:
         for r in op.results:
             if r.tensor.is_float:
                 r.type = r.tensor.with_dtype(dtype)
-    last = function.return_op
     for i, type_ in enumerate(kept):
         if isinstance(type_, TensorType) and last.operands[i].dtype != type_.dtype:
             last.set_operand(i, cast(last.operands[i], type_.dtype, last))
@@ -169,6 +199,6 @@ def _keep(op: Op, cast: Any) -> bool:
         return False
     for reader in op.walk():
         for i, v in enumerate(reader.operands):
-            if isinstance(v.type, TensorType) and v.dtype in LOWS.values() and v.op is not None and v.op.attrs.get("dmlc.precision") == "low":
+            if isinstance(v.type, TensorType) and v.dtype in LOWS.values() and v.op is not None and v.op.block is op.block and v.op.attrs.get("dmlc.precision") == "low":
                 reader.set_operand(i, cast(v, HIGH, op))
     return False

@@ -114,6 +114,9 @@ def explain(module: Module, planned: Planned, request: Request, context: Context
     if request.degrees is not None and module.attrs.get("dmlc.mode") != "eval":  # an evaluation program has the degrees of its training program
         _refuse_unused(module, planned)
     if mesh.sizes.get("model", 1) == 1:
+        for op, c in solution.places.items() if mesh.devices > 1 else ():
+            if op.regions and c.place.is_trivial:
+                context.remark(op, f"'{op.name}' runs whole on every rank, what it reads gathered for it: ops inside need each dim whole ({rule_of(op)})")
         return
     for name, excess in solution.excess.items():
         context.remark(module.main.op, f"the bound on {name} a rank is relaxed by {excess:.1%} of the total: no placement meets it")

@@ -59,6 +59,7 @@ def location_of(node: torch.fx.Node) -> Loc:
         parts = line.strip().split('"')
         if len(parts) == 3 and parts[0] == "File " and parts[2].startswith(", line "):
             places.append((parts[1], int(parts[2].split(",")[1].split()[1])))
+    places = [p for p in places if not p[0].startswith("<")]  # code that the tracer wrote itself
     own = [p for p in places if "/torch/" not in p[0] and "/dmlc/frontend/" not in p[0]]
     if not own and not places:
         return Loc(node.name)

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
 from dmlc.frontend.draws import Draws
+from dmlc.frontend.torch_control import CONTROL, Control, bodies_of
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
 from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves
 from dmlc.frontend.torch_weights import reader
@@ -206,6 +207,8 @@ class Importer(Draws):
                 self.env[node] = self.env[node.args[0]][node.args[1]]
         elif str(node.target) in SCOPES:
             self.env[node] = self._scope(graph, node)
+        elif str(node.target) in CONTROL:
+            self.env[node] = CONTROL[str(node.target)](Control(self, graph, node))
         elif not ignored(node):
             try:
                 self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
@@ -268,9 +271,8 @@ def unsupported(graph: torch.fx.GraphModule) -> list[tuple[str, Loc]]:
     for node in graph.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or ignored(node):
             continue
-        if str(node.target) in SCOPES:
-            bodies = [getattr(graph, str(a.target)) for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
-            missing += [m for body in bodies for m in unsupported(body)]
+        if str(node.target) in (*SCOPES, *CONTROL):
+            missing += [m for body in bodies_of(graph, node) for m in unsupported(body)]
         elif getattr(getattr(node.target, "_schema", None), "is_mutable", True):
             missing.append((f"{node.target} (writes to its arguments)", location_of(node)))
         elif handler_of(node) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dmlc.frontend.torch_control import CONTROL
 from dmlc.frontend.torch_import import output_names
 from dmlc.frontend.torch_sizes import input_leaves
 from dmlc.ir.location import DmlcError
@@ -40,7 +42,7 @@ class Reference:
         with torch.no_grad():
             if double:
                 wide = copy.deepcopy(module).double()
-                outputs = in_double(lambda: wide(*args, **kwargs))
+                outputs = self.in_double(lambda: wide(*args, **kwargs))
             else:
                 outputs = module(*args, **kwargs)
         leaves = pytree.tree_leaves(outputs)
@@ -52,6 +54,21 @@ class Reference:
         flat = [self._value(name, val, inputs, double) for name, val in input_leaves(self.program)]
         return pytree.tree_unflatten(flat, self.program.call_spec.in_spec)
 
+    def in_double(self, compute: Callable[[], Any]) -> Any:
+        """What `compute` gives while every float dtype that is asked for is float64: by default, and where no branch or loop is in the way (PyTorch
+        loses gradients of what these capture under a dispatch mode) in the model's own casts too."""
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with contextlib.nullcontext() if self.has_control_flow else Promoted():
+                return compute()
+        finally:
+            torch.set_default_dtype(default)
+
+    @property
+    def has_control_flow(self) -> bool:
+        return any(str(node.target) in CONTROL for node in self.program.graph.nodes)
+
     @staticmethod
     def _value(name: str, traced: Any, inputs: Mapping[str, Any], double: bool) -> Any:
         if not isinstance(traced, torch.Tensor):
@@ -61,17 +78,6 @@ class Reference:
         x = torch.as_tensor(numpy.array(inputs[name]))
         x = x.view(torch.bfloat16) if x.dtype == torch.uint16 and traced.dtype == torch.bfloat16 else x.to(traced.dtype)
         return x.double() if double and x.is_floating_point() else x
-
-
-def in_double(compute: Callable[[], Any]) -> Any:
-    """What `compute` gives while every float dtype that is asked for is float64."""
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Promoted():
-            return compute()
-    finally:
-        torch.set_default_dtype(default)
 
 
 def _numpy(x: torch.Tensor) -> numpy.ndarray:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 
 from dmlc.frontend.torch_graph import operator_name
-from dmlc.frontend.torch_reference import Reference, in_double
+from dmlc.frontend.torch_reference import Reference
 from dmlc.ir.location import DmlcError, Loc
 
 TARGET = "target"
@@ -123,7 +123,7 @@ class TrainingStep:
         every = dict(self.module.named_parameters(remove_duplicate=False))
         before = {name: p.detach().clone() for name, p in every.items()}
         optimizer = self.optimizer(lr, weight_decay)
-        loss = in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
+        loss = self.reference.in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
         loss.backward()
         limit = max_norm if self.train.get("clip", True) else float("inf")
         norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], limit)

@@ -2,13 +2,13 @@
 
 A dim of an operand, the same dim of what it becomes inside, and of what follows there by the rules of the ops inside are one class. A
 class is a factor that a rank may hold a part of, unless somewhere inside its dim is whole, reduced, part of a compound or read from outside
-the region. Batches usually pass; what a loop's condition is made of never does. So ranks that hold parts run the same iterations.
+the region, or no result has it. Batches usually pass; what a loop's condition is made of never does. So ranks that hold parts run the same iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Op, Value
@@ -181,5 +181,6 @@ def _named(op: Op, classes: _Classes) -> Flow:
             found.append(tuple(dims))
         return tuple(found)
 
-    rule = Rule(side(list(op.operands)), side(list(op.results)), sizes, frozenset(whole))
-    return Flow(rule, {dim: known[root] for dim in list(classes.parent) if (root := classes.find(dim)) in known and known[root] not in whole})
+    rule = Rule(side(list(op.operands)), side(list(op.results)), sizes)
+    rule = replace(rule, whole=frozenset(whole) | rule.operand_factors - rule.result_factors)  # what no result has would count as summed over
+    return Flow(rule, {dim: known[root] for dim in list(classes.parent) if (root := classes.find(dim)) in known and known[root] not in rule.whole})

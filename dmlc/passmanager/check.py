@@ -127,7 +127,8 @@ def taken_by(module: Module, inputs: Arrays) -> Arrays:
             continue
         array, dim, shape = inputs[arg.name], arg.attrs.get("dmlc.batch_dim", 0), _global_shape(arg)
         count, rows = shape[0], shape[dim + 1]
-        sizes["batch_size"] = array.shape[dim]
+        if "batch_size" in sizes:  # a batch whose samples meet is not cut, and always full
+            sizes["batch_size"] = array.shape[dim]
         padded = numpy.zeros((*array.shape[:dim], count * rows, *array.shape[dim + 1 :]), array.dtype)
         padded[(slice(None),) * dim + (slice(array.shape[dim]),)] = array
         found[arg.name] = numpy.moveaxis(padded.reshape((*array.shape[:dim], count, rows, *array.shape[dim + 1 :])), dim, 0)

@@ -67,12 +67,9 @@ func.func @main(%p: tensor<i1> {dmlc.role = "input"}, %x: tensor<3xf32> {dmlc.ro
 
 // A loop runs backwards over the values carried into each iteration, which the forward loop now stacks.
 // CHECK-LABEL: func.func @main
-// CHECK: %[[ZERO:.*]] = dmlc.full {value = 0.0 : f64{{.*}}} : () -> tensor<4x3xf32>
-// CHECK: %[[Y:.*]], %[[STACK:.*]] = dmlc.scan %x, %[[ZERO]] {count = 4 : i64
-// CHECK: dmlc.index_put
-// CHECK: %{{.*}}, %[[DW:.*]] = dmlc.scan
-// CHECK: dmlc.sub
-// CHECK: dmlc.index %[[STACK]]
+// CHECK: %[[Y:.*]], %[[STACK:.*]] = dmlc.scan %x {count = 4 : i64
+// CHECK: dmlc.yield %{{.*}}, %[[C:.*]] : (tensor<3xf32>, tensor<3xf32>) -> ()
+// CHECK: %{{.*}}, %[[DW:.*]] = dmlc.scan %{{.*}}, %{{.*}}, %[[STACK]] {count = 4 : i64, scanned = 1 : i64, reverse = true
 // CHECK: %[[SUM:.*]] = dmlc.add %[[DW]],
 // CHECK-NEXT: dmlc.gradient %[[SUM]], %w
 func.func @main(%x0: tensor<3xf32> {dmlc.role = "input"}, %w: tensor<3xf32> {dmlc.role = "param"}) -> (tensor<f32> {dmlc.name = "loss"}) {

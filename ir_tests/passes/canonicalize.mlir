@@ -230,3 +230,51 @@ func.func @decided(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = dmlc.mul %x, %one {dmlc.group = 1 : i64} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
   func.return %y : tensor<4xf32>
 }
+
+// -----
+
+// A branch on a number is the side it takes; a loop that runs once is its body, one that runs never is what it begins with.
+// CHECK-LABEL: func.func @decided
+// CHECK-NEXT: %[[N:.*]] = dmlc.neg %x
+// CHECK-NEXT: %[[R:.*]] = dmlc.reshape %s
+// CHECK-NEXT: %[[A:.*]] = dmlc.add %[[N]], %[[R]]
+// CHECK-NEXT: %[[T:.*]] = dmlc.reshape %[[A]]
+// CHECK-NEXT: func.return %[[A]], %[[T]], %x
+func.func @decided(%x: tensor<2xf32>, %s: tensor<1x2xf32>) -> (tensor<2xf32>, tensor<1x2xf32>, tensor<2xf32>) {
+  %false = dmlc.full {value = false} : () -> tensor<i1>
+  %y = dmlc.cond %false, %x {
+  ^bb0(%a: tensor<2xf32>):
+    %e = dmlc.exp %a : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %e : (tensor<2xf32>) -> ()
+  }, {
+  ^bb1(%a: tensor<2xf32>):
+    %n = dmlc.neg %a : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %n : (tensor<2xf32>) -> ()
+  } : (tensor<i1>, tensor<2xf32>) -> tensor<2xf32>
+  %z, %rows = dmlc.scan %y, %s {count = 1 : i64, scanned = 1 : i64} {
+  ^bb2(%i: tensor<i64>, %c: tensor<2xf32>, %r: tensor<2xf32>):
+    %p = dmlc.add %c, %r : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %p, %p : (tensor<2xf32>, tensor<2xf32>) -> ()
+  } : (tensor<2xf32>, tensor<1x2xf32>) -> (tensor<2xf32>, tensor<1x2xf32>)
+  %never = dmlc.scan %x {count = 0 : i64} {
+  ^bb3(%i: tensor<i64>, %c: tensor<2xf32>):
+    %p = dmlc.exp %c : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %p : (tensor<2xf32>) -> ()
+  } : (tensor<2xf32>) -> tensor<2xf32>
+  func.return %z, %rows, %never : tensor<2xf32>, tensor<1x2xf32>, tensor<2xf32>
+}
+
+// -----
+
+// A predicate that depends on the data stays one.
+// CHECK-LABEL: func.func @open
+// CHECK: dmlc.cond %p {
+func.func @open(%x: tensor<2xf32>, %p: tensor<i1>) -> tensor<2xf32> {
+  %y = dmlc.cond %p {
+    %e = dmlc.exp %x : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %e : (tensor<2xf32>) -> ()
+  }, {
+    dmlc.yield %x : (tensor<2xf32>) -> ()
+  } : (tensor<i1>) -> tensor<2xf32>
+  func.return %y : tensor<2xf32>
+}

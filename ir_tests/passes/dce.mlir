@@ -70,3 +70,60 @@ builtin.module {
     func.return %x : tensor<4xf32>
   }
 }
+
+// -----
+
+// A loop gives a stack and carries a value that nobody reads, and takes rows and a shared value for them; a counter goes on, since the rows need it.
+// CHECK-LABEL: func.func @loop
+// CHECK-NEXT: %[[ZERO:.*]] = dmlc.full
+// CHECK-NEXT: %{{.*}}, %[[ROWS:.*]] = dmlc.scan %[[ZERO]], %x {count = 3 : i64, scanned = 1 : i64} {
+// CHECK-NEXT: ^{{.*}}(%{{.*}}: tensor<i64>, %[[N:.*]]: tensor<f32>, %[[R:.*]]: tensor<2xf32>):
+// CHECK-NEXT: %[[M:.*]] = dmlc.add %[[N]], %[[N]]
+// CHECK-NEXT: %[[A:.*]] = dmlc.add %[[R]], %[[N]]
+// CHECK-NEXT: dmlc.yield %[[M]], %[[A]] : (tensor<f32>, tensor<2xf32>) -> ()
+// CHECK: func.return %[[ROWS]]
+func.func @loop(%x: tensor<3x2xf32>, %y: tensor<3x2xf32>, %w: tensor<2xf32>) -> tensor<3x2xf32> {
+  %zero = dmlc.full {value = 1.0 : f64} : () -> tensor<f32>
+  %n, %c, %rows, %more = dmlc.scan %zero, %w, %x, %y, %w {count = 3 : i64, scanned = 2 : i64, shared = 1 : i64} {
+  ^bb0(%i: tensor<i64>, %k: tensor<f32>, %s: tensor<2xf32>, %r: tensor<2xf32>, %q: tensor<2xf32>, %v: tensor<2xf32>):
+    %m = dmlc.add %k, %k : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %t = dmlc.mul %s, %v : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %a = dmlc.add %r, %k : (tensor<2xf32>, tensor<f32>) -> tensor<2xf32>
+    %b = dmlc.mul %q, %t : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %m, %t, %a, %b : (tensor<f32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> ()
+  } : (tensor<f32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>, tensor<2xf32>) -> (tensor<f32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>)
+  func.return %rows : tensor<3x2xf32>
+}
+
+// -----
+
+// What the condition reads is carried on though nobody reads it afterwards; a branch drops the result that is not read.
+// CHECK-LABEL: func.func @condition
+// CHECK: dmlc.while %{{.*}}, %x {
+// CHECK: dmlc.cond %p, %x {
+// CHECK-NEXT: ^{{.*}}(%[[A:.*]]: tensor<2xf32>):
+// CHECK-NEXT: dmlc.yield %[[A]] : (tensor<2xf32>) -> ()
+func.func @condition(%x: tensor<2xf32>, %w: tensor<2xf32>, %p: tensor<i1>) -> (tensor<2xf32>, tensor<2xf32>) {
+  %zero = dmlc.full {value = 0 : i64} : () -> tensor<i64>
+  %n, %d, %y = dmlc.while %zero, %w, %x {
+  ^bb0(%k: tensor<i64>, %u: tensor<2xf32>, %c: tensor<2xf32>):
+    %most = dmlc.full {value = 3 : i64} : () -> tensor<i64>
+    %go = dmlc.lt %k, %most : (tensor<i64>, tensor<i64>) -> tensor<i1>
+    dmlc.yield %go : (tensor<i1>) -> ()
+  }, {
+  ^bb1(%k: tensor<i64>, %u: tensor<2xf32>, %c: tensor<2xf32>):
+    %one = dmlc.full {value = 1 : i64} : () -> tensor<i64>
+    %next = dmlc.add %k, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
+    %v = dmlc.add %u, %c : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %e = dmlc.exp %c : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %next, %v, %e : (tensor<i64>, tensor<2xf32>, tensor<2xf32>) -> ()
+  } : (tensor<i64>, tensor<2xf32>, tensor<2xf32>) -> (tensor<i64>, tensor<2xf32>, tensor<2xf32>)
+  %f, %g = dmlc.cond %p, %x, %w {
+  ^bb2(%a: tensor<2xf32>, %b: tensor<2xf32>):
+    dmlc.yield %a, %b : (tensor<2xf32>, tensor<2xf32>) -> ()
+  }, {
+  ^bb3(%a: tensor<2xf32>, %b: tensor<2xf32>):
+    dmlc.yield %a, %a : (tensor<2xf32>, tensor<2xf32>) -> ()
+  } : (tensor<i1>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>)
+  func.return %y, %f : tensor<2xf32>, tensor<2xf32>
+}

@@ -138,3 +138,27 @@ builtin.module attributes {dmlc.request = {precision = "bf16"}} {
     func.return %y : tensor<4x4xf32>
   }
 }
+
+// -----
+
+// Inside a loop products are in bf16 too; what it carries, takes and gives stays f32. The casts of weights are for `hoist` to take out.
+// CHECK-LABEL: func.func @loop
+// CHECK: dmlc.scan %h, %x {count = 3 : i64, scanned = 1 : i64
+// CHECK-NEXT: ^{{.*}}(%{{.*}}: tensor<i64>, %[[C:.*]]: tensor<4x4xf32>, %[[R:.*]]: tensor<4x4xf32>):
+// CHECK-NEXT: %[[CL:.*]] = dmlc.cast %[[C]] {to = "bf16"
+// CHECK-NEXT: %[[W:.*]] = dmlc.cast %w {to = "bf16"
+// CHECK-NEXT: dmlc.matmul %[[CL]], %[[W]] {{.*}} -> tensor<4x4xbf16>
+// CHECK: dmlc.tanh {{.*}} -> tensor<4x4xf32>
+// CHECK-NEXT: dmlc.yield %{{.*}}, %{{.*}} : (tensor<4x4xf32>, tensor<4x4xf32>) -> ()
+builtin.module attributes {dmlc.request = {precision = "bf16"}} {
+  func.func @loop(%h: tensor<4x4xf32>, %x: tensor<3x4x4xf32>, %w: tensor<4x4xf32> {dmlc.role = "param"}) -> (tensor<4x4xf32>, tensor<3x4x4xf32>) {
+    %y, %s = dmlc.scan %h, %x {count = 3 : i64, scanned = 1 : i64} {
+    ^bb0(%i: tensor<i64>, %c: tensor<4x4xf32>, %r: tensor<4x4xf32>):
+      %m = dmlc.matmul %c, %w : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %a = dmlc.add %m, %r : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %t = dmlc.tanh %a : (tensor<4x4xf32>) -> tensor<4x4xf32>
+      dmlc.yield %t, %t : (tensor<4x4xf32>, tensor<4x4xf32>) -> ()
+    } : (tensor<4x4xf32>, tensor<3x4x4xf32>) -> (tensor<4x4xf32>, tensor<3x4x4xf32>)
+    func.return %y, %s : tensor<4x4xf32>, tensor<3x4x4xf32>
+  }
+}
