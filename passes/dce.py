@@ -41,17 +41,18 @@ def erase_unused(block: Block) -> bool:
         for region in op.regions:
             for inner in region.blocks:
                 changed |= erase_unused(inner)
-        changed |= op.name in REGIONS and drop_unread(op, erase_unused, removable)
         if op.unused and removable(op):
             op.erase()
             changed = True
+        elif op.name in REGIONS:
+            changed |= drop_unread(op, erase_unused, removable)
         op = previous
     return changed
 
 
 def removable(op: Op) -> bool:
     """Whether nothing but its results makes the op worth running. A collective runs on all its ranks or on none, so it may go."""
-    if not op.results or op.name in KEPT or lookup(op.name) is None:
+    if not (op.results or op.name in REGIONS) or op.name in KEPT or lookup(op.name) is None:
         return False
     return all(removable(o) for r in op.regions for b in r.blocks for o in b if o is not b.last)
 

@@ -127,3 +127,25 @@ func.func @condition(%x: tensor<2xf32>, %w: tensor<2xf32>, %p: tensor<i1>) -> (t
   } : (tensor<i1>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>)
   func.return %y, %f : tensor<2xf32>, tensor<2xf32>
 }
+
+// -----
+
+// A loop in a loop goes with what only it read: the state that the outer one carries for it.
+// CHECK-LABEL: func.func @inner
+// CHECK-NEXT: dmlc.scan %x {count = 3 : i64} {
+// CHECK-NEXT: ^{{.*}}(%{{.*}}: tensor<i64>, %[[C:.*]]: tensor<2xf32>):
+// CHECK-NEXT: %[[E:.*]] = dmlc.exp %[[C]]
+// CHECK-NEXT: dmlc.yield %[[E]] : (tensor<2xf32>) -> ()
+func.func @inner(%x: tensor<2xf32>, %w: tensor<2xf32>) -> tensor<2xf32> {
+  %y, %z = dmlc.scan %x, %w {count = 3 : i64} {
+  ^bb0(%i: tensor<i64>, %c: tensor<2xf32>, %d: tensor<2xf32>):
+    %e = dmlc.exp %c : (tensor<2xf32>) -> tensor<2xf32>
+    %k = dmlc.scan %d {count = 2 : i64} {
+    ^bb1(%j: tensor<i64>, %f: tensor<2xf32>):
+      %g = dmlc.add %f, %d : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+      dmlc.yield %g : (tensor<2xf32>) -> ()
+    } : (tensor<2xf32>) -> tensor<2xf32>
+    dmlc.yield %e, %k : (tensor<2xf32>, tensor<2xf32>) -> ()
+  } : (tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>)
+  func.return %y : tensor<2xf32>
+}
