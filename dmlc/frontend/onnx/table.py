@@ -10,7 +10,7 @@ import onnx
 if TYPE_CHECKING:
     from dmlc.frontend.onnx.node import Node
 
-STANDARD = ("", "ai.onnx.preview")  # domains whose schemas the installed onnx has
+STANDARD = ("", "ai.onnx.preview", "ai.onnx.ml")  # domains whose schemas the installed onnx has
 NOT_STANDARD = ("SimplifiedLayerNormalization",)  # written into the standard domain by onnxruntime, without a schema
 
 Handler = Callable[["Node"], Any]

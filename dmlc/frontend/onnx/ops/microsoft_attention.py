@@ -9,8 +9,8 @@ from dmlc.frontend.onnx.emit import concrete, type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.attention import heads, joined, rotated
 from dmlc.frontend.onnx.ops.contraction import product
-from dmlc.frontend.onnx.ops.control import stacked
 from dmlc.frontend.onnx.ops.quant import integer_product
+from dmlc.frontend.onnx.regions import stacked
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.location import DmlcError

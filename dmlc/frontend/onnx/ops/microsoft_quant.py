@@ -79,18 +79,12 @@ def _global_average_pool(n: Node, x: Tensor) -> Tensor:
     return _channels_back(n, n.mean(x, tuple(range(2, len(concrete(x))))))
 
 
-def _mean(n: Node, x: Tensor) -> Tensor:
-    rank = len(concrete(x))
-    return n.mean(x, n.axes(n.attr("axes", tuple(range(rank))), rank), bool(n.attr("keepdims", 1)))
-
-
 for _name, _compute in {
     "QLinearSigmoid": lambda n, x: n.emit("dmlc.sigmoid", x),
     "QLinearLeakyRelu": lambda n, x: n.emit("dmlc.leaky_relu", x, slope=n.attr("alpha", 0.01)),
     "QLinearSoftmax": _softmax,
     "QLinearAveragePool": _average_pool,
     "QLinearGlobalAveragePool": _global_average_pool,
-    "QLinearReduceMean": _mean,
 }.items():
     op(_name, 1, domain=MS)(_unary(_compute))
 
