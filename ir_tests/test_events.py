@@ -287,7 +287,7 @@ def test_a_branch_is_the_one_that_takes_longest() -> None:
 
 def while_(count: str = "") -> list[str]:
     """A loop with 3 in its condition and 10 in its body, and a collective of 2 in that."""
-    zero = f"%go = dmlc.full {{value = true}} : () -> tensor<i1>"
+    zero = "%go = dmlc.full {value = true} : () -> tensor<i1>"
     condition, body = "\n".join([compute("t", 3, of="k")]), "\n".join([compute("a", 10, of="k2"), sync("s", 2)])
     heads = [f"^bb{n}(%g{n}: tensor<i1>, %k{n or ''}: {T}):" for n in (0, 2)]
     regions = f"{{\n{heads[0]}\n{condition}\ndmlc.yield %g0 : (tensor<i1>) -> ()\n}}, {{\n{heads[1]}\n{body}\ndmlc.yield %g2, %a : (tensor<i1>, {T}) -> ()\n}}"
