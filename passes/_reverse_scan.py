@@ -175,7 +175,6 @@ class ScanReverse:
         attrs = AttrDict(count=self.count, **({"scanned": len(read)} if read else {}), **({} if attribute(self.op, "reverse") else {"reverse": True}))
         return self.b.op("dmlc.scan", [*starts, *sources], dict(attrs), types, tag="grad", regions=[Region([self.block])])
 
-
     def _source(self, stack: Value) -> Value:
         """What stands for a stack; the forward loop makes it now if it has not yet."""
         value = next((v for v, stand_in in self.to_save if stand_in is stack), None)
