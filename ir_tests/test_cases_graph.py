@@ -5,9 +5,12 @@ graph passes (B). Passes alone and importers have their cases in files of their 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import torch
-from pipeline_cases import compiled, everywhere, ops_of, program, results, run_exported
+from onnx import TensorProto, helper
+from onnx_files import BOOL, model_of
+from pipeline_cases import compiled, compiled_agrees, everywhere, ops_of, program, results, run_exported, run_onnx
 
 NAN = float("nan")
 
@@ -68,6 +71,18 @@ def test_b5_what_must_not_merge(devices: int, plan: str) -> None:
 
 
 @everywhere
+def test_b5_nodes_that_differ_only_in_a_subgraph(tmp_path, devices: int, plan: str) -> None:
+    def branch(name: str, operator: str) -> onnx.GraphProto:
+        return helper.make_graph([helper.make_node(operator, ["x"], [name])], name, [], [helper.make_empty_tensor_value_info(name)])
+
+    nodes = [helper.make_node("If", ["flag"], [y], then_branch=branch(f"{y}_t", "Neg"), else_branch=branch(f"{y}_e", other)) for y, other in (("a", "Abs"), ("b", "Exp"))]
+    model = model_of(nodes, {"x": ("n",), "flag": (BOOL, ())}, ["a", "b"])
+    x = np.array([-1, 2, -3], np.float32)
+    for flag in (True, False):
+        compiled_agrees(tmp_path, model, {"x": x, "flag": np.array(flag)}, devices, plan)
+
+
+@everywhere
 def test_b6_squeezes_and_transposes_in_a_row(devices: int, plan: str) -> None:
     text = program(
         "x: 1x50x1x1xf32, y: 2x3x4xf32",
@@ -116,6 +131,20 @@ def test_b9_convolution_and_batch_norm(variant: str, devices: int, plan: str) ->
     assert any("dmlc.derived" in a.attrs for a in module.main.args) == (variant in ("inference", "transposed"))
 
 
+@everywhere
+@pytest.mark.parametrize("statistics", ["used", "not used"])
+def test_b9_batch_norm_in_training_form(tmp_path, statistics: str, devices: int, plan: str) -> None:
+    """It normalises by the batch, so nothing folds, whether the statistics it also gives are used or not."""
+    rng = np.random.default_rng(0)
+    constants = {"w": (6, 4, 3, 3), "g": (6,), "b": (6,), "m": (6,), "v": (6,)}
+    given = {n: np.abs(rng.standard_normal(s)).astype(np.float32) for n, s in constants.items()}
+    results = ["y", "mean", "variance"] if statistics == "used" else ["y"]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["y", "mean", "variance"], training_mode=1)]
+    model = model_of(nodes, {"x": ("n", 4, 6, 5)}, results, given, opset=15)
+    module, _ = compiled_agrees(tmp_path, model, {"x": rng.standard_normal((2, 4, 6, 5)).astype(np.float32)}, devices, plan)
+    assert not any("dmlc.derived" in a.attrs and a.dtype == "f32" and a.shape == (6, 4, 3, 3) for a in module.main.args)
+
+
 def attention_by_hand(scale: float, dim: int) -> str:
     scores = "tensor<4x4x2x3xf32>"
     return program(
@@ -142,6 +171,22 @@ def test_b10_attention_of_the_wrong_dim_or_scale(dim: int, devices: int, plan: s
     assert bool(ops_of(compiled(text, devices, plan), "dmlc.attention")) == (dim == 3)
     if dim == 0:
         assert abs(y.sum() - 3.0356) < 1e-3
+
+
+@everywhere
+@pytest.mark.parametrize("mask", [(2, 1, 1, 5), (2, 1, 3, 5), (1, 4, 3, 5), (3, 5), (1, 1)])
+def test_b10_masks_of_all_shapes(mask: tuple[int, ...], devices: int, plan: str) -> None:
+    """[b, 1, 1, s], [b, 1, q, s], one for each head, without batch, a number: each is raised to attention with that mask, which cannot hide a row."""
+    q, k, v, m = (torch.randn(s, generator=torch.Generator().manual_seed(i)) for i, s in enumerate([(2, 4, 3, 8), (2, 4, 5, 8), (2, 4, 5, 8), mask]))
+
+    class Masked(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+            return (q @ k.transpose(-1, -2) * 0.3 + m * -1e9).softmax(-1) @ v
+
+    m = m > 1
+    module, (y,) = run_exported(Masked(), q, k, v, m, devices=devices, plan=plan, promote="f64")
+    np.testing.assert_allclose(y, Masked()(q.double(), k.double(), v.double(), m).numpy(), atol=1e-6)
+    assert len(ops_of(module, "dmlc.attention")) == 1
 
 
 @everywhere
@@ -179,3 +224,31 @@ def test_b11_what_is_not_neutral(op: str, other: float | None, x: list[float], w
     (y,) = results(program(f"x: {len(x)}xf32", f"y: {len(x)}xf32", *lines), {"x": np.array(x)}, devices, plan)
     np.testing.assert_array_equal(y, wanted)
     assert np.isnan(y[0]) or not np.signbit(y[0])  # +0.0, not -0.0
+
+
+@everywhere
+def test_b11_what_changes_the_dtype_or_rounds(devices: int, plan: str) -> None:
+    class Promotions(torch.nn.Module):
+        def forward(self, i: torch.Tensor, h: torch.Tensor, x: torch.Tensor):
+            return i * 1.0, h + torch.zeros(2), x.half().float(), x.expand(2) * 1.0
+
+    i, h, x = torch.tensor([2**24 + 1, -3]), torch.tensor([1.5, -2.0], dtype=torch.bfloat16), torch.tensor([1 + 2**-12])
+    _, found = run_exported(Promotions(), i, h, x, devices=devices, plan=plan)
+    assert [f.dtype for f in found] == [np.float32] * 4
+    assert [f.tolist() for f in found] == [[16777216, -3], [1.5, -2], [1], [1 + 2**-12] * 2]
+
+
+@everywhere
+def test_b11_casts_and_products_of_a_file(tmp_path, devices: int, plan: str) -> None:
+    """x * 1 that broadcasts, a cast to half and back, x + 0 with -0.0 and x * 0 with infinities."""
+    node = helper.make_node
+    nodes = [
+        node("Mul", ["x", "ones"], ["a"]), node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Cast", ["h"], ["b"], to=TensorProto.FLOAT),
+        node("Add", ["x", "zero"], ["c"]), node("Mul", ["x", "zero"], ["d"]),
+    ]  # fmt: skip
+    model = model_of(nodes, {"x": ("n", 4)}, ["a", "b", "c", "d"], {"ones": np.ones((2, 1, 1), np.float32), "zero": np.float32(0)})
+    x = np.array([[-0.0, 1 + 2**-12, np.inf, np.nan]] * 2, np.float32)
+    a, b, c, d = run_onnx(tmp_path, model, {"x": x}, devices, plan)[1]
+    np.testing.assert_array_equal(a, np.broadcast_to(x, (2, 2, 4)))
+    np.testing.assert_array_equal(b[0], [0, 1, np.inf, np.nan])
+    assert not np.signbit(c[0, 0]) and np.isnan(d[0, 2:]).all()

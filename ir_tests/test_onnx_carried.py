@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import onnx
+import onnx.reference
 import pytest
 from onnx import TensorProto, helper
 from onnx_files import computed, imported, model_of
@@ -32,6 +33,35 @@ def test_unsigned_arithmetic_wraps(tmp_path, element, dtype):
     assert any(f"'Add' (1 node) of type {np.dtype(dtype).name} is given as i{32 if dtype is np.uint16 else 64}" in str(r) for r in result.remarks)
 
 
+def test_uint64_where_signed_numbers_end(tmp_path):
+    """Quotients, remainders, shifts and conversions, with numbers on both sides of 2^63."""
+    a = np.array([0, 1, 7, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1, 2**64 - 1, 10**19, 2**63 + 1025], np.uint64)
+    b = np.array([1, 2**64 - 1, 3, 2, 3, 2**63 + 1, 2**63, 10, 2**63 - 1, 7], np.uint64)
+    by = np.array([0, 1, 2, 63, 63, 0, 1, 62, 5, 33], np.uint64)
+    wanted = {"q": a // b, "r": a % b, "s": a >> by, "f": a.astype(np.float32), "d": a.astype(np.float64), "u": a.astype(np.float64).clip(0, 2.0**63 + 2**60).astype(np.uint64), "c": a.clip(3, 2**63 + 1)}
+    nodes = [
+        node("Div", ["a", "b"], ["q"]), node("Mod", ["a", "b"], ["r"]), node("BitShift", ["a", "by"], ["s"], direction="RIGHT"), node("Cast", ["a"], ["f"], to=TensorProto.FLOAT),
+        node("Cast", ["a"], ["d"], to=TensorProto.DOUBLE), node("Clip", ["d", "zero", "top"], ["t"]), node("Cast", ["t"], ["u"], to=TensorProto.UINT64), node("Clip", ["a", "low", "high"], ["c"]),
+    ]  # fmt: skip
+    constants = {"zero": np.float64(0), "top": np.float64(2.0**63 + 2**60), "low": np.array(3, np.uint64), "high": np.array(2**63 + 1, np.uint64)}
+    _, found = results(tmp_path, nodes, {"a": (TensorProto.UINT64, a), "b": (TensorProto.UINT64, b), "by": (TensorProto.UINT64, by)}, list(wanted), constants=constants, opset=26)
+    for ours, theirs in zip(found, wanted.values(), strict=True):
+        np.testing.assert_array_equal(ours.view(np.uint64) if theirs.dtype == np.uint64 else ours, theirs)
+
+
+@pytest.mark.parametrize("rounding", ["up", "down", "nearest"])
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_conversion_to_powers_of_two(tmp_path, rounding, saturate):
+    """Against the specification's evaluator, but for infinity and the smallest power: there the evaluator departs from the text (E8M0_MAX if saturated; exact)."""
+    x = np.array([1, 1.25, 1.5, 1.75, 3, 3.5, 0.7, 2.0**127, 1.2 * 2.0**127, 2.0**-126, 1.1 * 2.0**-126, 2.0**-127, 1.6 * 2.0**-127, np.nan, np.inf], np.float32)
+    nodes = [node("Cast", ["x"], ["p"], to=TensorProto.FLOAT8E8M0, round_mode=rounding, saturate=saturate), node("Cast", ["p"], ["y"], to=TensorProto.FLOAT)]
+    model = model_of(nodes, {"x": (TensorProto.FLOAT, x.shape)}, ["y"], opset=25, ir_version=12)
+    (y,) = computed(imported(tmp_path, model), {"x": x})
+    wanted = np.asarray(onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})[0])  # type: ignore[index]
+    wanted[-1], wanted[x == 2.0**-127] = 2.0**127 if saturate else np.nan, 2.0**-127
+    np.testing.assert_array_equal(y, wanted)
+
+
 def test_the_type_survives_movement_and_a_cast_ends_it(tmp_path):
     """4-bit integers through a transpose; as int8 they are ordinary."""
     x = RNG.integers(-8, 8, (3, 4)).astype(np.int8)
@@ -42,7 +72,7 @@ def test_the_type_survives_movement_and_a_cast_ends_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("operator", "element", "why"),
-    [("MatMul", TensorProto.INT4, "MatMul.*int4"), ("Neg", TensorProto.UINT32, "Neg.*uint32"), ("Div", TensorProto.UINT64, "Div.*uint64"), ("Sqrt", TensorProto.FLOAT8E4M3FNUZ, "Sqrt.*float8e4m3fnuz")],
+    [("MatMul", TensorProto.INT4, "MatMul.*int4"), ("Neg", TensorProto.UINT32, "Neg.*uint32"), ("Pow", TensorProto.UINT64, "Pow.*uint64"), ("Sqrt", TensorProto.FLOAT8E4M3FNUZ, "Sqrt.*float8e4m3fnuz")],
 )
 def test_operators_that_would_compute_with_the_wider_type_are_refused(tmp_path, operator, element, why):
     operands = ["x"] * (1 if operator in ("Neg", "Sqrt") else 2)

@@ -186,6 +186,8 @@ def _source_positions(size, count, scale, coordinate, device):
         return o * ((size - 1) / (count - 1)) if count > 1 else o * 0
     if coordinate == "pytorch_half_pixel" and count <= 1:
         return o * 0
+    if coordinate == "tf_half_pixel_for_nn":
+        return (o + 0.5) / scale
     x = (o + 0.5) / scale - 0.5
     if coordinate == "half_pixel_symmetric":
         x = x + size / 2 * (1 - count / (scale * size))

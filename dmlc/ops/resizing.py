@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dmlc.ir.builder import Builder
 
 MODES = ("nearest", "linear", "cubic")
-COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 OPTIONS = "{scales}, {mode}, {coordinate}, {nearest_mode}, {cubic_coeff_a}, {exclude_outside}, {antialias}"
 
@@ -117,6 +117,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((3, 4), (5, 2), {"mode": "linear", "coordinate": "pytorch_half_pixel"}),
     ((1, 2, 2, 3, 2), (1, 2, 4, 5, 4), {"mode": "linear"}),
     ((2, 1, 2, 3, 2), (2, 1, 4, 6, 4), {"coordinate": "asymmetric", "nearest_mode": "floor"}),
+    ((1, 2, 5), (1, 2, 7), {"coordinate": "tf_half_pixel_for_nn"}),
     ((1, 1, 1, 1), (1, 1, 1, 1), {"mode": "linear"}),
     ((0, 2, 4, 4), (0, 2, 8, 8), {}),
 ]

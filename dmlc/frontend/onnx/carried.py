@@ -15,6 +15,7 @@ import onnx
 
 from dmlc.frontend.onnx.table import Unsupported
 from dmlc.frontend.onnx.tensors import CARRIERS, INTEGER_CARRIED, dtype_of_element, element_name
+from dmlc.ir.location import DmlcError
 from dmlc.ir.types import FLOATS
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ CLOSED = set(
 )
 WRAPPED = set("Add Sub Mul Sum BitShift BitwiseNot Pow ReduceSum ReduceProd CumSum".split())  # integers only: the result's low bits count
 PLAIN = set("Equal Less Greater LessOrEqual GreaterOrEqual Shape Size NonZero ArgMax ArgMin".split())  # results are of the IR's own types
-ORDERED = set("Less Greater LessOrEqual GreaterOrEqual Max Min TopK ReduceMax ReduceMin ArgMax ArgMin".split())  # of uint64
-OTHERWISE = set("Div Mod Clip Pow".split())  # not of uint64, unless the handler says so
+ORDERED = set("Less Greater LessOrEqual GreaterOrEqual Max Min Clip TopK ReduceMax ReduceMin ArgMax ArgMin".split())  # of uint64
 OWN = set("GatherBlockQuantized Cast CastLike BitCast QuantizeLinear DequantizeLinear".split())  # the handler says
 
 
@@ -57,7 +57,7 @@ def result_elements(n: Node) -> list[int | None]:
         return results
     if operator not in CLOSED and not (operator in WRAPPED and (first in INTEGER_CARRIED or first == T.UINT64)):
         raise Unsupported(f"values of type {element_name(first)}")
-    if T.UINT64 in n.elements and (operator in OTHERWISE or (operator == "BitShift" and n.attr("direction") != "LEFT")):
+    if n.elements[0] == T.UINT64 and operator == "Pow":
         raise Unsupported("values of type uint64")
     if operator in ("Pow", "TopK"):
         return [n.elements[0], *results[1:]]
@@ -97,14 +97,15 @@ LARGEST = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0}
 HALVED = {T.FLOAT8E4M3FNUZ: ("f8E4M3FN", 240.0, 248.0), T.FLOAT8E5M2FNUZ: ("f8E5M2", 57344.0, 61440.0)}  # the type whose values below 1 are twice these, largest value, where the next would begin
 
 
-def converted(n: Emit, x: Tensor, to: Kind, saturate: bool = True) -> Tensor:
+def converted(n: Emit, x: Tensor, to: Kind, saturate: bool = True, rounding: str = "up") -> Tensor:
     """A cast as the specification has it: 8-bit floats saturate (or not), integers keep their low bits."""
     from dmlc.frontend.onnx.emit import type_of
+    from dmlc.frontend.onnx.unsigned import from_float
 
     source = type_of(x).dtype
     if to.element == T.UINT64:
         if source in FLOATS:
-            raise Unsupported("conversion of floats to uint64")
+            return from_float(n, x)
         return n.cast(x, "i64")
     if to.element is None:
         return _small_float(n, x, to.dtype, saturate) if to.dtype in LARGEST else n.cast(x, to.dtype)
@@ -115,7 +116,7 @@ def converted(n: Emit, x: Tensor, to: Kind, saturate: bool = True) -> Tensor:
         return _halved(n, x, to, saturate)
     if to.element == T.FLOAT4E2M1:
         return _four_bits(n, x, to)
-    raise Unsupported(f"conversion to {element_name(to.element)}")
+    return _power_of_two(n, x, saturate, rounding)
 
 
 def _small_float(n: Emit, x: Tensor, dtype: str, saturate: bool) -> Tensor:
@@ -155,6 +156,24 @@ def _four_bits(n: Emit, x: Tensor, to: Kind) -> Tensor:
     halves, ones, twos = (n.pointwise("dmlc.mul", n.emit("dmlc.round", n.pointwise("dmlc.mul", wide, 1 / step)), step) for step in (0.5, 1.0, 2.0))
     y = n.select(n.pointwise("dmlc.lt", size, 2.0), halves, n.select(n.pointwise("dmlc.lt", size, 4.0), ones, twos))
     return n.cast(n.select(n.emit("dmlc.isnan", wide), 0.0, y), to.dtype)
+
+
+def _power_of_two(n: Emit, x: Tensor, saturate: bool, rounding: str) -> Tensor:
+    """f8E8M0: 2^-127 to 2^127, told from the bits of an f32. A number outside gets the nearest of these, or NaN; what is negative has no result."""
+    least = {"up": 1, "nearest": 1 << 22, "down": 1 << 23}.get(rounding)  # fractions from here on go to the next power
+    if least is None:
+        raise DmlcError(f"round_mode '{rounding}' is none of up, down and nearest")
+    wide = n.cast(x, "f32")
+    bits = n.emit("dmlc.bitcast", wide, to="i32")
+    up = n.pointwise("dmlc.add", bits, (1 << 23) - least)
+    power = n.emit("dmlc.bitcast", n.pointwise("dmlc.bitwise_and", up, 0x7F800000), to="f32")  # below 2^-126 this is 0 or 2^-126
+    smallest, largest = 2.0**-127, 2.0**127
+    low = n.pointwise("dmlc.le", wide, smallest) if rounding == "up" else n.pointwise("dmlc.lt", wide, 2.0**-126 if rounding == "down" else 1.5 * smallest)
+    y: Tensor = n.select(low, smallest, n.pointwise("dmlc.minimum", n.pointwise("dmlc.maximum", power, 2.0**-126), largest))
+    if not saturate:
+        outside = n.pointwise("dmlc.logical_or", n.pointwise("dmlc.lt", wide, smallest), n.pointwise("dmlc.gt", power, largest))
+        y = n.select(outside, float("nan"), y)
+    return n.select(n.emit("dmlc.isnan", wide), float("nan"), y)
 
 
 def is_float(kind: Kind) -> bool:

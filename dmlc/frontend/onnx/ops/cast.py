@@ -8,6 +8,7 @@ from dmlc.frontend.onnx.carried import Kind, converted
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
 from dmlc.frontend.onnx.tensors import CARRIED_BITS
+from dmlc.frontend.onnx.unsigned import to_float
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.types import BYTES, FLOATS
 
@@ -27,8 +28,8 @@ def cast_like(n: Node) -> Tensor:
 def _cast(n: Node, to: Kind) -> Tensor:
     n.result_elements = [to.element]
     if n.elements[0] == UINT64 and to.dtype in FLOATS:
-        raise Unsupported("conversion of uint64 to floats")
-    return n[0] if n.kind(0) == to else converted(n, n[0], to, bool(n.attr("saturate", 1)))
+        return converted(n, to_float(n, n[0], to.dtype if to.dtype in ("f16", "bf16", "f64") else "f32"), to, bool(n.attr("saturate", 1)))
+    return n[0] if n.kind(0) == to else converted(n, n[0], to, bool(n.attr("saturate", 1)), n.attr("round_mode", "up"))
 
 
 @op("BitCast", 26)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from dmlc.frontend.onnx.emit import type_of
@@ -83,29 +82,6 @@ def det(n: Node) -> Tensor:
         raise DmlcError(f"a tensor of shape {list(n.shape(0))} holds no square matrices")
     wide = n.dtype(0) if n.dtype(0) == "f64" else "f32"
     return n.cast(n.emit("dmlc.det", n.cast(n[0], wide)), n.dtype(0))
-
-
-@op("Einsum", 12, 28)
-def einsum(n: Node) -> Tensor:
-    """Dots become letters of their own; a repeated letter in a term (a diagonal) is not supported."""
-    equation = n.attr("equation").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(n.operands):
-        raise DmlcError(f"'{equation}' has {len(terms)} terms for {len(n.operands)} operands")
-    if not arrow:
-        letters = re.findall("[A-Za-z]", left)
-        right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in equation]
-    extra = [n.rank(i) - len(t.replace("...", "")) if "..." in t else 0 for i, t in enumerate(terms)]
-    widest = max(extra)
-    if widest > len(free) or any(len(set(t.replace("...", ""))) != len(t.replace("...", "")) for t in (*terms, right)):
-        raise Unsupported(f"the equation '{equation}' (a letter twice in one term)")
-    spelled = [t.replace("...", "".join(free[widest - e : widest])) for t, e in zip(terms, extra)]
-    for i, t in enumerate(spelled):
-        if len(t) != n.rank(i):
-            raise DmlcError(f"term '{terms[i]}' of '{equation}' does not fit an operand of rank {n.rank(i)}")
-    return n.emit("dmlc.contract", *[n.param(i) for i in range(len(terms))], equation=f"{','.join(spelled)}->{right.replace('...', ''.join(free[:widest]))}")
 
 
 # ---------------------------------------------------------------- convolution

@@ -10,7 +10,7 @@ import numpy as np
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.parts import take_range
-from dmlc.frontend.onnx.table import Handler, Unsupported, op
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Known, Tensor, Weight
 from dmlc.ir.location import DmlcError
 
@@ -121,7 +121,19 @@ def _scatter(n: Node, reduce: str) -> Tensor:
     if reduce not in REDUCTIONS:
         raise DmlcError(f"reduction '{reduce}' is not known")
     dim = n.axis(n.attr("axis", 0), n.rank(0))
-    return n.emit("dmlc.scatter", n[0], index_tensor(n, 1, n.shape(0)[dim]), n[2], dim=dim, reduce=reduce)
+    return _scattered(n, n[0], index_tensor(n, 1, n.shape(0)[dim]), dim, reduce)
+
+
+def _scattered(n: Node, x: Tensor, index: Tensor, dim: int, reduce: str) -> Tensor:
+    """The index may be smaller than the data along other dims: what lies beyond it stays."""
+    shape, wanted = type_of(x).shape, type_of(index).shape
+    if len(shape) != len(wanted) or any(w > s for d, (s, w) in enumerate(zip(shape, wanted)) if d != dim):
+        raise DmlcError(f"indices of shape {list(wanted)} for a tensor of shape {list(shape)}")
+    cut = next((d for d, (s, w) in enumerate(zip(shape, wanted)) if d != dim and w < s), None)
+    if cut is None:
+        return n.emit("dmlc.scatter", x, index, n[2], dim=dim, reduce=reduce)
+    inner = _scattered(n, n.slice(x, cut, 0, wanted[cut]), index, dim, reduce)
+    return n.concat([inner, n.slice(x, cut, wanted[cut], shape[cut])], cut)
 
 
 @op("ScatterND", 11, 13, 16, 18)
@@ -168,17 +180,6 @@ def one_hot(n: Node) -> Tensor:
 def non_zero(n: Node) -> Known:
     """How many there are depends on the data, so the data must be known."""
     return Known.of(np.array(np.nonzero(np.atleast_1d(n.known(0, "the data (its number of non-zeros is a shape)"))), np.int64))
-
-
-def _by_the_data(why: str) -> Handler:
-    def handler(n: Node) -> Tensor:
-        raise Unsupported(why)
-
-    return handler
-
-
-op("NonMaxSuppression", 10, 11)(_by_the_data("how many boxes are kept is a size that depends on the data"))
-op("Unique", 11, 28)(_by_the_data("how many distinct values there are is a size that depends on the data"))
 
 
 @op("Compress", 9, 11, 28)

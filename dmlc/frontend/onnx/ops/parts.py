@@ -29,7 +29,8 @@ def slice_(n: Node) -> Tensor:
 
 
 def _slice(n: Node, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Python's slice rules: they clamp any start and end, the "to the end" values included. A negative step flips the dim first."""
+    """Python's slice rules: they clamp any start and end, the "to the end" values included, but backwards a start before the first place is that
+    place (Python begins nowhere). A negative step flips the dim first."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise DmlcError(f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps do not go together")
     if 0 in steps:
@@ -39,7 +40,7 @@ def _slice(n: Node, starts: Sequence[int], ends: Sequence[int], axes: Sequence[i
     for start, end, axis, step in zip(starts, ends, axes, steps):
         dim = n.axis(axis, n.rank(0))
         size_ = type_of(x).shape[dim]
-        places = range(size_)[start:end:step]
+        places = range(size_)[start if step > 0 else max(start, -size_) : end : step]
         x = take_range(n, x, dim, places)
     return x
 

@@ -6,14 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import onnx
+
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.tensors import to_torch
+from dmlc.frontend.onnx.unsigned import quotient, remainder, shifted_right, to_float
 from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import FLOATS
+
+UINT64 = onnx.TensorProto.UINT64
 
 # operator: (op of the IR, schema versions); float operands only where the op says so
 UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -70,6 +75,8 @@ def _looks_learned(n: Node, t: Tensor, name: str) -> bool:
 @op("Div", 7, 13, 14)
 def div(n: Node) -> Value:
     """Integers are cut towards zero."""
+    if UINT64 in n.elements:
+        return n.value(quotient(n, n[0], n[1]))
     return n.pointwise("dmlc.div", *_weights(n, "div"), rounding="none" if n.dtype(0) in FLOATS else "trunc")
 
 
@@ -79,6 +86,8 @@ def mod(n: Node) -> Value:
     fmod = n.attr("fmod", 0)
     if not fmod and n.dtype(0) in FLOATS and n.since < 28:
         raise DmlcError("floats need the attribute fmod = 1")
+    if UINT64 in n.elements:
+        return n.value(remainder(n, n[0], n[1]))
     return n.pointwise("dmlc.rem", n[0], n[1], sign="dividend" if fmod else "divisor")
 
 
@@ -86,6 +95,9 @@ def mod(n: Node) -> Value:
 def power(n: Node) -> Tensor:
     """The exponent may have another dtype; the result has the base's. An integer base with a float exponent is computed in float."""
     base, exponent, dtype = n[0], n[1], n.dtype(0)
+    if len(n.elements) > 1 and n.elements[1] == UINT64 and dtype in FLOATS:
+        exponent = to_float(n, exponent, dtype)
+        return n.pointwise("dmlc.pow", base, exponent)
     if dtype not in FLOATS and n.dtype(1) in FLOATS:
         return n.cast(n.pointwise("dmlc.pow", n.cast(base, "f64"), n.cast(exponent, "f64")), dtype)
     return n.pointwise("dmlc.pow", base, _cast_known(n, exponent, dtype))
@@ -105,6 +117,8 @@ def bit_shift(n: Node) -> Value:
     direction = n.attr("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise DmlcError(f"direction '{direction}' is neither LEFT nor RIGHT")
+    if UINT64 in n.elements and direction == "RIGHT":
+        return n.value(shifted_right(n, n[0], n[1]))
     return n.pointwise(f"dmlc.shift_{direction.lower()}", n[0], n[1])
 
 

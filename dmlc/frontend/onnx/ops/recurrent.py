@@ -34,29 +34,33 @@ class Direction:
     backward: bool
 
 
-def _activation(n: Node, name: str, alpha: float | None, beta: float | None) -> Activation:
-    plain = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "softplus": "softplus"}
-    key = name.lower()
-    if key in plain:
-        return lambda t: n.emit(f"dmlc.{plain[key]}", t)
-    a, b = alpha, beta
-    if key == "leakyrelu":
-        return lambda t: n.emit("dmlc.leaky_relu", t, slope=0.01 if a is None else a)
-    if key == "hardsigmoid":
-        return lambda t: n.emit("dmlc.hardsigmoid", t, alpha=0.2 if a is None else a, beta=0.5 if b is None else b)
-    if key == "elu":
-        return lambda t: n.emit("dmlc.elu", t, alpha=1.0 if a is None else a)
-    if key == "affine":
-        return lambda t: n.pointwise("dmlc.add", n.pointwise("dmlc.mul", t, 1.0 if a is None else a), 0.0 if b is None else b)
-    raise Unsupported(f"the activation {name}")
+ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}  # the functions that take one, and its default
+BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
+
+
+def _activation(n: Node, name: str, a: float, b: float) -> Activation:
+    made: dict[str, Activation] = {
+        **{key: lambda t, key=key: n.emit(f"dmlc.{key}", t) for key in ("sigmoid", "tanh", "relu", "softplus")},
+        "leakyrelu": lambda t: n.emit("dmlc.leaky_relu", t, slope=a),
+        "hardsigmoid": lambda t: n.emit("dmlc.hardsigmoid", t, alpha=a, beta=b),
+        "elu": lambda t: n.emit("dmlc.elu", t, alpha=a),
+        "affine": lambda t: n.pointwise("dmlc.add", n.pointwise("dmlc.mul", t, a), b),
+        "scaledtanh": lambda t: n.pointwise("dmlc.mul", n.emit("dmlc.tanh", n.pointwise("dmlc.mul", t, b)), a),
+        "thresholdedrelu": lambda t: n.select(n.pointwise("dmlc.gt", t, a), t, 0.0),
+        "softsign": lambda t: n.pointwise("dmlc.div", t, n.pointwise("dmlc.add", n.emit("dmlc.abs", t), 1.0)),
+    }
+    if name.lower() not in made:
+        raise Unsupported(f"the activation {name}")
+    return made[name.lower()]
 
 
 def _activations(n: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
     names = n.attr("activations", tuple(defaults) * directions)
     if len(names) != len(defaults) * directions:
         raise DmlcError(f"{len(names)} activations for {directions} directions")
-    alphas, betas = n.attr("activation_alpha", ()), n.attr("activation_beta", ())
-    made = [_activation(n, name, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None) for i, name in enumerate(names)]
+    alphas, betas = iter(n.attr("activation_alpha", ())), iter(n.attr("activation_beta", ()))  # only functions that take one consume it
+    numbers = [(next(alphas, ALPHA[k]) if k in ALPHA else 0.0, next(betas, BETA[k]) if k in BETA else 0.0) for k in map(str.lower, names)]
+    made = [_activation(n, name, *both) for name, both in zip(names, numbers)]
     clip = n.attr("clip", 0.0)
     if clip:  # as onnxruntime does, the cell of an LSTM goes into its last activation unclipped
         made = [f if i % len(defaults) == 2 else _clipped(n, f, clip) for i, f in enumerate(made)]
@@ -189,14 +193,14 @@ def _gru_gates(n: Node, d: Direction, x: Tensor, h: Tensor, f: Activation, g: Ac
 
 @op("LSTM", *VERSIONS)
 def lstm(n: Node) -> list[Tensor]:
-    """Gates i, o, f, c: C = f C + i c, H = o h(C); peepholes add a share of the cell to i, f (old cell) and o (new cell)."""
-    if n.attr("input_forget", 0):
-        raise Unsupported("input_forget = 1")
+    """Gates i, o, f, c: C = f C + i c, H = o h(C); peepholes add a share of the cell to i, f (old cell) and o (new cell).
+    With `input_forget` f is 1 - i."""
     return recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"), (5, 6), lstm_step)
 
 
 def lstm_step(n: Node, d: Direction) -> Step:
     f, g, h = d.activations
+    coupled = bool(n.attr("input_forget", 0))
 
     def peep(gate: Tensor, i: int, cell: Tensor) -> Tensor:
         if d.peepholes is None:
@@ -207,8 +211,9 @@ def lstm_step(n: Node, d: Direction) -> Step:
         hidden, cell = states
         gates = n.pointwise("dmlc.add", x, _plus(n, d.product(hidden), d.bias))
         i, o, forget, c = (_gate(n, gates, k, d.hidden) for k in range(4))
-        kept = n.pointwise("dmlc.mul", f(peep(forget, 2, cell)), cell)
-        cell = n.pointwise("dmlc.add", kept, n.pointwise("dmlc.mul", f(peep(i, 0, cell)), g(c)))
+        taken = f(peep(i, 0, cell))
+        kept = n.pointwise("dmlc.sub", 1, taken) if coupled else f(peep(forget, 2, cell))
+        cell = n.pointwise("dmlc.add", n.pointwise("dmlc.mul", kept, cell), n.pointwise("dmlc.mul", taken, g(c)))
         return [n.pointwise("dmlc.mul", f(peep(o, 1, cell)), h(cell)), cell]
 
     return step

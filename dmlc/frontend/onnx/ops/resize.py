@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from dmlc.frontend.onnx.node import Node
-from dmlc.frontend.onnx.table import Unsupported, op
+from dmlc.frontend.onnx.ops.crop_resize import CROP, cropped
+from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.ir.location import DmlcError
 
@@ -34,8 +35,8 @@ def resize(n: Node) -> Tensor:
     rank = n.rank(0)
     axes = [n.axis(a, rank) for a in n.attr("axes", tuple(range(rank)))]
     coordinate = n.attr("coordinate_transformation_mode", "half_pixel")
-    if coordinate in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):
-        raise Unsupported(f"coordinate_transformation_mode {coordinate}")
+    if coordinate == CROP:
+        return cropped(n, axes, _crop_sizes(n, axes))
     if _given(n, 3):
         sizes = _spread(n, n.ints(3, "the sizes"), axes, n.shape(0))
         scales, target = _by_policy(n, sizes, axes)
@@ -43,6 +44,16 @@ def resize(n: Node) -> Tensor:
     if not _given(n, 2):
         raise DmlcError("neither scales nor sizes are given")
     return _interpolate(n, _spread(n, _floats(n, 2), axes, [1.0] * rank), coordinate, n.attr("nearest_mode", "round_prefer_floor"))
+
+
+def _crop_sizes(n: Node, axes: Sequence[int]) -> list[int]:
+    """Sizes, given or by scales of the whole tensor: the text says of the region, but onnxruntime, `onnx.reference` and shape inference do so."""
+    source = n.shape(0)
+    if _given(n, 3):
+        return _by_policy(n, _spread(n, n.ints(3, "the sizes"), axes, source), axes)[1]
+    if not _given(n, 2):
+        raise DmlcError("neither scales nor sizes are given")
+    return [math.floor(x * s) for x, s in zip(source, _spread(n, _floats(n, 2), axes, [1.0] * len(source)))]
 
 
 def _given(n: Node, i: int) -> bool:

@@ -89,7 +89,7 @@ def _taps(n: Node, place: Tensor, size: int, mode: str, padding: str, align: boo
         return [_tap(n, at, None, size, padding, align)]
     low = n.emit("dmlc.floor", at)
     part = _arithmetic(n, "sub", at, low)
-    weights = [_arithmetic(n, "sub", 1.0, part), part] if mode == "linear" else _cubic(n, part)
+    weights = [_arithmetic(n, "sub", 1.0, part), part] if mode == "linear" else cubic_weights(n, part)
     first = 0 if mode == "linear" else -1
     return [_tap(n, _arithmetic(n, "add", low, float(first + k)), w, size, padding, align) for k, w in enumerate(weights)]
 
@@ -115,7 +115,7 @@ def _reflected(n: Node, at: Tensor, size: int, align: bool) -> Tensor:
     return _arithmetic(n, "add", back, low)
 
 
-def _cubic(n: Node, t: Tensor, a: float = -0.75) -> list[Tensor]:
+def cubic_weights(n: Node, t: Tensor, a: float = -0.75) -> list[Tensor]:
     """Weights of the four cells around a place (R. Keys, Cubic convolution interpolation, 1981), t past the second."""
 
     def polynomial(x: Tensor, *coefficients: float) -> Tensor:
