@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_torch_import import Call, check
 from torch.nn import functional as F
+from torch_cases import Call, check
 
 from dmlc.frontend.torch_export import import_exported
 from dmlc.ir.location import DmlcError

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch_cases import check
 
 import dmlc.ops  # noqa: F401
 from dmlc.frontend.torch_export import import_exported, import_program
@@ -167,31 +168,6 @@ def test_free_batch_is_bound(imported):
 
 
 # ---------------------------------------------------------------- single operators
-
-
-class Call(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def check(function, *args, train: bool = False):
-    module = function if isinstance(function, torch.nn.Module) else Call(function)
-    module.train(train)
-    with torch.no_grad():
-        result = import_exported(torch.export.export(module, args), eager=module)
-    verify(result.module)
-    expected = result.reference(result.inputs, double=True)
-    actual = run(result.module, result.inputs, promote="f64", weights=result.weights)
-    for key, value in expected.items():
-        assert actual[key].shape == value.shape
-        np.testing.assert_allclose(actual[key], value, rtol=1e-9, atol=1e-9)
-        type_ = result.module.main.results[list(expected).index(key)].type
-        assert str(np.asarray(value).dtype).replace("float64", "float32")[0] == {"f": "f", "i": "i", "u": "u"}[type_.dtype[0]] or type_.dtype == "i1"
-    return result.module
 
 
 F = torch.nn.functional
@@ -369,7 +345,7 @@ def test_all_unsupported_operators_at_once():
         check(function, X[:, :, :4])
     text = str(caught.value)
     assert "2 operators are not supported: aten.linalg_inv.default, aten.special_bessel_j0.default" in text
-    assert "aten.linalg_inv.default at" in text and "test_torch_import.py" in text and "and 1 more" in text
+    assert "aten.linalg_inv.default at" in text and "torch_cases.py" in text and "and 1 more" in text
 
 
 def test_result_sizes_that_depend_on_data():

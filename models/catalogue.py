@@ -15,15 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("decoder", "encoder", "encoder-decoder", "mixture of experts", "state space", "vision", "vision and text", "audio", "detection", "segmentation", "recurrent", "recommender", "control flow")  # fmt: skip
-LOSSES = {"ce": "cross-entropy", "mse": "mse", "squares": "dmlc.models.catalogue:squares", "own": ""}
+KINDS = ("decoder", "encoder", "encoder-decoder", "mixture of experts", "state space", "vision", "vision and text", "audio", "detection", "segmentation", "recurrent", "recommender", "graph", "generative", "control flow")  # fmt: skip
+LOSSES = {"ce": "cross-entropy", "mse": "mse", "bce": "bce", "squares": "dmlc.models.catalogue:squares", "own": ""}
 
 
 @dataclass(frozen=True)
 class Architecture:
     """One row. `name` is a Python identifier. `tied`: several parameters share their storage. `attention`: the implementations that the class
     allows, the usual one first. `loss`: how it is trained, a key of LOSSES (`own`: the model returns its loss); empty where it is not.
-    `tests`: what of it the test suite runs, of forward, backward and emitted."""
+    `tests`: what of it the test suite runs, of forward, backward and emitted. `plan`: what it is compiled with on several devices where the
+    tool's own does not fit, as for a model that has no batch."""
 
     name: str
     kind: str
@@ -32,6 +33,7 @@ class Architecture:
     attention: tuple[str, ...] = ()
     loss: str = ""
     tests: tuple[str, ...] = ()
+    plan: str = ""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS and self.loss in ("", *LOSSES) and self.name.isidentifier(), self

@@ -105,7 +105,7 @@ def expected(loaded: driver.Loaded) -> dict[str, Any]:
 
     assert loaded.reference is not None
     first = loaded.reference(loaded.examples)
-    other = {name: numpy.flip(x, -1).copy() if x.ndim > 1 else x for name, x in loaded.examples.items()}
+    other = {name: numpy.flip(x).copy() if x.ndim > 1 else x for name, x in loaded.examples.items()}
     refuse_vacuous(first, loaded.reference(other), loaded.source)
     return first
 
@@ -187,7 +187,7 @@ def _forward(verdict: Verdict, source: str, row: Architecture, options: argparse
     if eager != found or bool(eager) != row.tied:
         raise DmlcError(f"tied are {sorted(map(sorted, eager))}, and the import found {sorted(map(sorted, found))}")
     wanted = expected(loaded)
-    programs = {devices: compiled(loaded, devices, options.plan) for devices in options.devices}
+    programs = {devices: compiled(loaded, devices, row.plan or options.plan) for devices in options.devices}
     for devices, program in programs.items():
         verdict.forward[devices] = forward_error(program, wanted)
     verdict.work = share_of(program, programs[options.devices[0]])
@@ -218,7 +218,7 @@ def _emitted(program: driver.Compiled, wanted: Mapping[str, Any]) -> float:
 
 def _backward(verdict: Verdict, source: str, row: Architecture, options: argparse.Namespace) -> None:
     loaded = load(source, row.loss)
-    programs = {devices: compiled(loaded, devices, options.plan, row.loss) for devices in options.devices}
+    programs = {devices: compiled(loaded, devices, row.plan or options.plan, row.loss) for devices in options.devices}
     batch = batch_of(programs[options.devices[0]])
     wanted = gradients(loaded, row.loss, batch)
     for devices, program in programs.items():

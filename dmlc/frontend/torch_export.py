@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import logging
-import operator
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,8 @@ from typing import Any
 import torch
 
 from dmlc.frontend.result import ImportResult
-from dmlc.frontend.torch_graph import handler_of
-from dmlc.frontend.torch_import import Importer, ignored
+from dmlc.frontend.torch_decompose import functional, quiet
+from dmlc.frontend.torch_import import Importer
 from dmlc.frontend.torch_meta import computing_beside, values_of
 from dmlc.frontend.torch_reference import Reference
 from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
@@ -168,23 +165,12 @@ def users_code(source: str) -> Iterator[None]:
         raise
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
-        raise DmlcError(f"the model's code failed: {first_line(e)}", Loc(last.filename, last.lineno or 1, (last.colno or 0) + 1), (f"while reading {source}",)) from e
+        raise DmlcError(
+            f"the model's code failed: {first_line(e)}", Loc(last.filename, last.lineno or 1, (last.colno or 0) + 1), (f"while reading {source}",)
+        ) from e
 
 
 # ---------------------------------------------------------------- export
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without warnings that concern PyTorch's own developers."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def export(module: torch.nn.Module, args: tuple, kwargs: dict, shapes: Any, train: bool, what: str) -> torch.export.ExportedProgram:
@@ -199,26 +185,3 @@ def export(module: torch.nn.Module, args: tuple, kwargs: dict, shapes: Any, trai
 def first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
-
-
-def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Without mutation and aliasing; no operator is decomposed. A graph that has none already is taken as it is: tracing it again costs as much as the export."""
-    if is_functional(program):
-        return program
-    with quiet(), torch.no_grad():
-        return program.run_decompositions({})
-
-
-def is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call is known, writes to nothing, keeps no statistics and draws no numbers."""
-    if program.graph_signature.buffers_to_mutate or program.graph_signature.user_inputs_to_mutate:
-        return False
-    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem and not ignored(n)]
-    schemas = [getattr(n.target, "_schema", None) for n in calls]
-    return all(s is not None and not s.is_mutable and handler_of(n) is not None and not trains(n) for n, s in zip(calls, schemas))
-
-
-def trains(node: torch.fx.Node) -> bool:
-    """Whether a call runs in training mode: it may then write or draw without a schema that says so."""
-    modes = [i for i, a in enumerate(node.target._schema.arguments) if a.name in ("train", "training", "use_input_stats")]  # type: ignore[union-attr]
-    return any(i >= len(node.args) or node.args[i] is not False for i in modes)

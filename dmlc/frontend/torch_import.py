@@ -204,7 +204,7 @@ class Importer(Draws):
     def _call(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
             if node.args[0] in self.env:
-                self.env[node] = self.env[node.args[0]][node.args[1]]
+                self._pick(node)
         elif str(node.target) in SCOPES:
             self.env[node] = self._scope(graph, node)
         elif str(node.target) in CONTROL:
@@ -214,6 +214,15 @@ class Importer(Draws):
                 self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
             except DmlcError as e:
                 raise e if e.loc.known else DmlcError(f"{node.target}: {e.message}", location_of(node), e.notes) from None
+
+    def _pick(self, node: torch.fx.Node) -> None:
+        """One of several results; handlers leave out those that PyTorch's own gradients alone are expected to read."""
+        results, i = self.env[node.args[0]], node.args[1]  # type: ignore[index]
+        found = results[i] if i < len(results) else None  # type: ignore[operator]
+        if found is not None:
+            self.env[node] = found
+        elif node.users:
+            raise DmlcError(f"{node.args[0].target}: its result {i} is not available", location_of(node.args[0]))  # type: ignore[union-attr]
 
     def _scope(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
         position = next(i for i, a in enumerate(node.args) if isinstance(a, torch.fx.Node) and a.op == "get_attr")

@@ -37,10 +37,11 @@ PARTWISE = (
 
 
 def complex_handler(importer: Importer, node: torch.fx.Node) -> Handler | None:
-    """What imports a call with a complex operand; None where it has none."""
-    if not any(isinstance(importer.env.get(n), Complex) for n in node.all_input_nodes):
-        return None
+    """What imports a call with a complex operand, or with a complex result of real ones (`2j * x`); None for another."""
     name, own = operator_name(node).split(".")[0], handler_of(node)
+    if not any(isinstance(importer.env.get(n), Complex) for n in node.all_input_nodes):
+        made = node.meta.get("val")
+        return HANDLERS.get(name) if isinstance(made, torch.Tensor) and made.is_complex() else None
     if name in ("cat", "stack") and not all(isinstance(importer.env[n], Complex) for n in node.all_input_nodes):
         return refused
     if name in HANDLERS:
@@ -133,15 +134,26 @@ def imag(c: Call) -> Value:
 
 @of_complex("abs")
 def absolute(c: Call) -> Value:
+    return c.emit("sqrt", squared_size(c, parts(c, "self")))
+
+
+def squared_size(c: Call, z: Complex) -> Value:
+    return c.emit("add", c.emit("mul", z.real, z.real), c.emit("mul", z.imag, z.imag))
+
+
+@aten("angle")
+@of_complex("angle")
+def angle(c: Call) -> Value:
     z = parts(c, "self")
-    return c.emit("sqrt", c.emit("add", c.emit("mul", z.real, z.real), c.emit("mul", z.imag, z.imag)))
+    return c.emit("atan2", z.imag, z.real)
 
 
 @of_complex("_to_copy", "to")
 def cast(c: Call) -> Complex | Value:
     """To a real dtype only the real part is kept."""
-    z = parts(c, "self")
-    return Complex(c.cast(z.real, c.type.dtype), c.cast(z.imag, c.type.dtype)) if c.node.meta["val"].is_complex() else c.cast(z.real, c.type.dtype)
+    z, dtype = parts(c, "self"), c.type.dtype
+    real = c.cast(z.real, dtype)
+    return Complex(real, c.broadcast(c.cast(z.imag, dtype), c.type.shape)) if c.node.meta["val"].is_complex() else real
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -186,12 +198,34 @@ def is_complex(c: Call, name: str) -> bool:
     return isinstance(argument, complex) or (isinstance(argument, torch.fx.Node) and isinstance(c.importer.env.get(argument), Complex))
 
 
-@of_complex("div")
+@of_complex("div", "true_divide")
 def divide(c: Call) -> Complex:
+    """Over a complex number b: times its conjugate, over |b|²."""
+    z, divisor = parts(c, "self"), parts(c, "other")
+    size = divisor.real
     if is_complex(c, "other"):
-        return refused(c)
-    z, divisor = parts(c, "self"), c.value("other", c.type.dtype)
-    return Complex(*(c.emit("div", x, divisor, rounding="none") for x in (z.real, z.imag)))
+        size = squared_size(c, divisor)
+        z = Complex(
+            c.emit("add", c.emit("mul", z.real, divisor.real), c.emit("mul", z.imag, divisor.imag)),
+            c.emit("sub", c.emit("mul", z.imag, divisor.real), c.emit("mul", z.real, divisor.imag)),
+        )
+    return Complex(*(c.broadcast(c.emit("div", x, size, rounding="none"), c.type.shape) for x in (z.real, z.imag)))
+
+
+@of_complex("exp")
+def exp(c: Call) -> Complex:
+    z = parts(c, "self")
+    size = c.emit("exp", z.real)
+    return Complex(c.emit("mul", size, c.emit("cos", z.imag)), c.emit("mul", size, c.emit("sin", z.imag)))
+
+
+@of_complex("where", "masked_fill")
+def where(c: Call) -> Complex:
+    """masked_fill writes `value` where the mask is true."""
+    filled = "mask" in c.arguments
+    yes, no = (parts(c, n) for n in (("value", "self") if filled else ("self", "other")))
+    mask = c.value("mask" if filled else "condition")
+    return Complex(*(c.broadcast(c.emit("select", mask, a, b), c.type.shape) for a, b in ((yes.real, no.real), (yes.imag, no.imag))))
 
 
 # ---------------------------------------------------------------- Fourier transforms

@@ -64,7 +64,7 @@ def _times_vector(c: Call) -> Value:
 
 @aten("outer", "ger")
 def outer(c: Call) -> Value:
-    a, b = c.value("self"), c.value("vec2")
+    a, b = c.value("self", c.type.dtype), c.value("vec2", c.type.dtype)
     return c.emit("mul", c.reshape(a, (*a.shape, 1)), c.reshape(b, (1, *b.shape)))
 
 
@@ -169,6 +169,25 @@ def adaptive_avg_pool(c: Call) -> Value:
     else:
         y = c.emit("adaptive_avg_pool", batched, types=[batched.tensor.with_shape((*batched.shape[:2], *wanted))])
     return c.reshape(y, c.type.shape)
+
+
+@aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(c: Call) -> list[Value]:
+    """Sizes that divide are plain windows; else, a dim after the other, a maximum of each cell's range. The indices are not available."""
+    x = c.x()
+    n = int(operator_name(c.node).split("pool")[1][0])
+    first, spatial, wanted = x.tensor.rank - n, x.shape[-n:], c.type.shape[-n:]
+    if all(m == 1 for m in wanted):
+        return [c.emit("reduce_max", x, dims=tuple(range(first, x.tensor.rank)), keepdim=True)]
+    if all(m and k % m == 0 for k, m in zip(spatial, wanted)):
+        kernel = tuple(k // m for k, m in zip(spatial, wanted))
+        batched = x if first == 2 else c.reshape(x, (1, *x.shape))
+        y = c.emit("max_pool", batched, kernel=kernel, stride=kernel, padding=(0,) * (2 * n), ceil_mode=False, dilation=(1,) * n)
+        return [c.reshape(y, c.type.shape)]
+    for d, (k, m) in enumerate(zip(spatial, wanted), first):
+        cells = [c.slice(x, d, i * k // m, -(-(i + 1) * k // m)) for i in range(m)]
+        x = c.emit("concat", *(c.emit("reduce_max", cell, dims=(d,), keepdim=True) for cell in cells), dim=d)
+    return [x]
 
 
 @aten(

@@ -121,6 +121,12 @@ def square(c: Call) -> Value:
     return c.emit("mul", c.x(), c.x())
 
 
+@aten("hypot")
+def hypot(c: Call) -> Value:
+    a, b = (c.value(name, c.type.dtype) for name in ("self", "other"))
+    return c.emit("sqrt", c.emit("add", c.emit("mul", a, a), c.emit("mul", b, b)))
+
+
 @aten("log10")
 def log10(c: Call) -> Value:
     return c.emit("mul", c.emit("log", c.x(c.type.dtype)), c.full(1 / math.log(10), c.type.dtype))

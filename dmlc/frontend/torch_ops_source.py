@@ -23,7 +23,9 @@ def ones(c: Call) -> Value:
     return c.emit("full", types=[c.type], value=_number(1, c))
 
 
-def _number(number: float, c: Call) -> bool | int | float:
+def _number(number: complex, c: Call) -> bool | int | float:
+    if isinstance(number, complex):
+        raise c.error("a complex number is not supported here")
     return float(number) if c.type.is_float else bool(number) if c.type.dtype == "i1" else int(number)
 
 

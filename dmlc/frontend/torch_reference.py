@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dmlc.frontend.torch_control import CONTROL
+from dmlc.frontend.torch_draws import Drawn, draws
 from dmlc.frontend.torch_import import output_names
 from dmlc.frontend.torch_sizes import input_leaves
 from dmlc.ir.location import DmlcError
@@ -39,7 +40,7 @@ class Reference:
     def __call__(self, inputs: Mapping[str, Any], double: bool = False) -> dict[str, numpy.ndarray]:
         module = self.eager if self.eager is not None else self.program.module()
         args, kwargs = self.arguments(inputs, double)
-        with torch.no_grad():
+        with torch.no_grad(), self.drawing():
             if double:
                 wide = copy.deepcopy(module).double()
                 outputs = self.in_double(lambda: wide(*args, **kwargs))
@@ -48,6 +49,11 @@ class Reference:
         leaves = pytree.tree_leaves(outputs)
         named = zip(output_names(self.program), leaves, strict=True)
         return {name: _numpy(x) for name, x in named if isinstance(x, torch.Tensor)}
+
+    def drawing(self) -> contextlib.AbstractContextManager:
+        """Random numbers of the model are those of a compiled program with seed 0 at step 0."""
+        random = any(draws(n.target) for n in self.program.graph.nodes if n.op == "call_function")
+        return Drawn() if random else contextlib.nullcontext()
 
     def arguments(self, inputs: Mapping[str, Any], double: bool = False) -> tuple[tuple, dict]:
         """What the model is called with, from inputs by name."""

@@ -72,8 +72,15 @@ def bind(sizes: list[FreeSize], dims: Mapping[str, int]) -> dict[str, int]:
 
 
 def tag_batch(module: Module) -> None:
-    """Mark dim 0 of the inputs as the batch: of those that share its size (two at least), or of a lone input of rank 2 or more."""
+    """Mark dim 0 of the inputs as the batch: of those that share its size (two at least), or of a lone input of rank 2 or more; where a handler
+    marked some, of the others with these' size."""
     inputs = [a for a in module.main.args if a.attrs.get("dmlc.role") == "input" and a.tensor.rank > 0]
+    known = {a.shape[a.attrs["dmlc.batch_dim"]] for a in inputs if "dmlc.batch_dim" in a.attrs}
+    if known:
+        for a in inputs:
+            if "dmlc.batch_dim" not in a.attrs and a.shape[0] in known:
+                a.attrs["dmlc.batch_dim"] = 0
+        return
     if not inputs or (len(inputs) == 1 and inputs[0].tensor.rank < 2):
         return
     sizes = [a.shape[0] for a in inputs]

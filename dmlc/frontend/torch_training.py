@@ -34,7 +34,9 @@ def load_loss(source: str) -> Callable[[Any, Any], torch.Tensor]:
     return load_function(place, name, loc)
 
 
-def with_loss(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], loss: Callable, class_dim: int, source: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+def with_loss(
+    module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any], loss: Callable, class_dim: int, source: str
+) -> tuple[torch.nn.Module, dict[str, Any]]:
     """(a module of the same parameters and names that takes a further input `target` and returns the loss, its keyword arguments).
 
     The example target is the builder's own `target` argument, else made up: class numbers in the shape of the output without its `class_dim`,
@@ -123,7 +125,8 @@ class TrainingStep:
         every = dict(self.module.named_parameters(remove_duplicate=False))
         before = {name: p.detach().clone() for name, p in every.items()}
         optimizer = self.optimizer(lr, weight_decay)
-        loss = self.reference.in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
+        with self.reference.drawing():
+            loss = self.reference.in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
         loss.backward()
         limit = max_norm if self.train.get("clip", True) else float("inf")
         norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], limit)

@@ -111,6 +111,27 @@ def positions_strategy(op: Op) -> list[Strategy]:
     return [Strategy("vocabulary", (dim, None, None), (dim,), own_positions_added, work=lambda k: 1.0)] if attribute(op, "reduce") == "add" else []
 
 
+def extremum_gradient(b: Builder, op: Op, g: Value) -> list[Value | None]:
+    """Of max and min: what reached the extreme shares the gradient evenly, as in PyTorch."""
+    (x, at, src), dim = (Term(b, v) for v in op.operands), attribute(op, "dim")
+    mine = x.eq(Term(b, op.result)).cast(to=g.dtype)
+    theirs = src.eq(Term(b, op.result).take_along(at, dim=dim)).cast(to=g.dtype)
+    share = Term(b, g) / mine.scatter(at, theirs, dim=dim, reduce="add")
+    return [(mine * share).value, None, (theirs * share.take_along(at, dim=dim)).value]
+
+
+def product_gradient(b: Builder, op: Op, g: Value) -> list[Value | None]:
+    """The product of all others: of the factors that are not zero, divided by one's own, where no other one is zero."""
+    (x, at, src), dim = (Term(b, v) for v in op.operands), attribute(op, "dim")
+    zero = [f.eq(0).cast(to=g.dtype) for f in (x, src)]
+    safe = [f.eq(0).select(f.number(1), f) for f in (x, src)]
+    product = Term(b, g) * safe[0].scatter(at, safe[1], dim=dim, reduce="mul")
+    zeros = zero[0].scatter(at, zero[1], dim=dim, reduce="add")
+    here = [(product, zeros), (product.take_along(at, dim=dim), zeros.take_along(at, dim=dim))]
+    own, theirs = ((z - mine).eq(0).select(p / s, 0).value for (p, z), mine, s in zip(here, zero, safe))
+    return [own, None, theirs]
+
+
 class Scatter(OpDef):
     """x with src written (or combined by `reduce`) at index along `dim`, position by position; sizes of all other dims agree.
 
@@ -149,7 +170,7 @@ class Scatter(OpDef):
         _, index, src = op.operands
         dim, how, g = op.attrs["dim"], attribute(op, "reduce"), grads[0]
         if how not in ("none", "add"):
-            raise DmlcError(f"'dmlc.scatter' with reduce = \"{how}\" has no gradient", op.loc)
+            return product_gradient(b, op, g) if how == "mul" else extremum_gradient(b, op, g)
         picked = b.emit("dmlc.take_along", g, index, dim=dim)
         kept = g if how == "add" else b.emit("dmlc.scatter", g, index, full(b, src.tensor, 0), dim=dim, reduce="none")
         return [kept, None, picked]
@@ -159,11 +180,12 @@ class Scatter(OpDef):
         def of(shape: tuple[int, ...], index: tuple[int, ...], dim: int, reduce: str = "none", dtype: str = "f32", repeats: bool = False) -> Sample:
             maker = integers(0, shape[dim]) if repeats else distinct(shape[dim], dim)
             types = (TensorType(shape, dtype), TensorType(index, "i64"), TensorType(index, dtype))
-            smooth = reduce in ("none", "add")
-            return Sample(types, AttrDict(dim=dim, reduce=reduce), values=AttrDict({"1": maker}), vjp=smooth, why="" if smooth else "has no gradient")
+            return Sample(types, AttrDict(dim=dim, reduce=reduce), values=AttrDict({"1": maker}))
 
         plain = [of((5, 3), (5, 2), 1), of((5, 3), (4, 3), 0), of((1, 1), (1, 1), 0), of((0, 4), (0, 2), 1), of((5, 3), (5, 2), 1, dtype="i64")]
-        return plain + [of((5, 3), (5, 7), 1, how, repeats=True) for how in ("add", "mul", "max", "min")]
+        zeros = AttrDict({"1": integers(0, 3), **{k: lambda rng, shape, dtype: rng.integers(-1, 3, shape).astype(dtype) for k in ("0", "2")}})
+        with_zeros = Sample(tuple(TensorType(s, t) for s, t in (((4, 3), "f32"), ((4, 5), "i64"), ((4, 5), "f32"))), AttrDict(dim=1, reduce="mul"), values=zeros)
+        return [*plain, *(of((5, 3), (5, 7), 1, how, repeats=True) for how in ("add", "mul", "max", "min")), with_zeros]
 
 
 class IndexPut(OpDef):
