@@ -10,8 +10,10 @@ from typing import Any
 
 from dmlc.cluster import Cluster
 from dmlc.ir.attributes import AttrDict
+from dmlc.ir.binding import at_usual_sizes, bind
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc, Remark
+from dmlc.ir.open_sizes import ATTRIBUTE, OpenSizes, UnknownSize, fix
 from dmlc.ir.weights import WeightStore
 from dmlc.passmanager.base import Pass
 from dmlc.passmanager.manager import Report
@@ -28,7 +30,8 @@ class Options:
     """What the user asked for. `memory` in bytes a rank (0: the device's), `precision` fp32 or bf16, `train` None for a program that is not trained.
     `freeze` is a regular expression over parameters that training leaves alone, `microbatches` how many parts the batch is worked through in.
     `cluster` says the devices and their links; None for `devices` of the target with their usual links. `schedule`: groups, buckets, chunks and order
-    are decided together (`joint`) or by one pass after another (`passes`)."""
+    are decided together (`joint`) or by one pass after another (`passes`). `dims` fixes sizes that the model leaves open; the others stay open with
+    `open_sizes`, so that the folder takes any, and get a default without. `like`: sizes to price open ones at."""
 
     devices: int = 1
     plan: str = "auto"
@@ -49,6 +52,8 @@ class Options:
     cluster: Cluster | None = None
     measured: str = ""  # hash of a database of measured times
     schedule: str = ""
+    open_sizes: bool = False
+    like: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,10 +103,12 @@ def _load(source: str, options: Options) -> Loaded:
     if suffix == ".onnx":
         return _load_onnx(source, options)
     if suffix == ".mlir":
-        _refuse(source, "a text module has its sizes", shape=options.shapes, dim=options.dims, batch_dim=options.batch_dims)
+        _refuse(source, "a text module has its sizes", shape=options.shapes, dim=options.dims, size_hint=options.like, batch_dim=options.batch_dims)
         if options.train is None:
             _refuse(source, "a text module says what is trainable", trainable=options.trainable)
-        return _load_text(source)
+        loaded = _load_text(source)
+        loaded.module = loaded.module if options.open_sizes else at_usual_sizes(loaded.module)
+        return loaded
     if suffix == ".pt2" or ":" in source:
         return _load_torch(source, options)
     if Path(source).exists():
@@ -114,7 +121,7 @@ def _load_onnx(source: str, options: Options) -> Loaded:
     from dmlc.frontend.onnx.reference import OnnxReference
 
     def imported(mode: str) -> Loaded:
-        result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable, mode)
+        result = import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable, mode, options.open_sizes, options.like)
         sizes = [(s.name, s.size, s.why) for s in result.sizes]
         return Loaded(source, result.module, result.weights, OnnxReference(source, result.inputs), sizes, result.remarks)
 
@@ -133,15 +140,17 @@ def _load_torch(source: str, options: Options) -> Loaded:
     why = "a PyTorch model has its example's shapes (or --dim for dynamic ones)"
     _refuse(source, why, shape=options.shapes, batch_dim=options.batch_dims)
 
+    dims = options.dims if options.open_sizes else {**options.like, **options.dims}
+
     def loaded(result: Any) -> Loaded:
-        sizes = [(name, size, "given" if name in options.dims else "the example's") for name, size in result.dims.items()]
+        sizes = [(name, size, "given" if name in dims else "the example's") for name, size in result.dims.items() if name not in OpenSizes.of(result.module).sizes]
         return Loaded(source, result.module, result.weights, result.reference, sizes, list(result.remarks), dict(result.inputs))
 
     if options.train is None:
         _refuse(source, "a PyTorch model's own parameters say whether they are trained", trainable=options.trainable)
-        return loaded(import_program(source, options.dims))
+        return loaded(import_program(source, dims, open_sizes=options.open_sizes, like=options.like))
     own = options.train.loss if ":" in options.train.loss else ""
-    trained, evaluated = import_training(source, options.dims, own, options.train.class_dim)
+    trained, evaluated = import_training(source, dims, own, options.train.class_dim)
     first = loaded(trained)
     first.evaluation = loaded(evaluated) if evaluated is not None else None
     return first
@@ -201,13 +210,27 @@ def refuse_without_values(loaded: Loaded) -> None:
 def compile_model(loaded: Loaded, options: Options, progress: Callable[[Any], None] = lambda p: None) -> Compiled:
     """Run the pipeline over a loaded model (its module is changed in place), and under training over its evaluation program too."""
     loaded.imported = loaded.module.clone() if options.check and options.train is not None else None
-    compiled = run_pipeline(loaded, options, progress)
+    compiled = _with_open_sizes(loaded, options, progress) if ATTRIBUTE in loaded.module.attrs else run_pipeline(loaded, options, progress)
     if loaded.evaluation is not None:
         dump = options.dump / "evaluation" if options.dump is not None else None
         same = replace(options, plan=degrees_of(compiled.module) or options.plan, pipeline="", dump=dump)
         compiled.evaluation = run_pipeline(loaded.evaluation, same, progress, "eval", Pin(compiled.module))
         same_weights(compiled.module, compiled.evaluation.module)
     return compiled
+
+
+def _with_open_sizes(loaded: Loaded, options: Options, progress: Callable[[Any], None]) -> Compiled:
+    """A size that some pass has to know is fixed, which a remark tells, and the passes begin again."""
+    module = loaded.module
+    while True:
+        loaded.module = module.clone()
+        try:
+            return run_pipeline(loaded, options, progress)
+        except UnknownSize as e:
+            sizes = OpenSizes.of(module)
+            planned = {name: s.like for name, s in sizes.sizes.items()}
+            loaded.remarks += fix(sizes, e)
+            module = bind(module, {name: n for name, n in planned.items() if name not in sizes.sizes})
 
 
 def run_pipeline(

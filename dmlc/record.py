@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dmlc import __version__
 from dmlc.cost.model import type_bytes
 from dmlc.ir.attributes import AttrDict
+from dmlc.ir.binding import at_usual_sizes
 from dmlc.ir.core import BlockArgument, Module
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
 from dmlc.training import names_of, unused_parameters
@@ -30,7 +32,7 @@ def plan_record(compiled: Compiled) -> dict[str, Any]:
 
     module = compiled.module
     cost = CostModel.of(module)
-    step = simulate_step(module, cost)
+    step = simulate_step(at_usual_sizes(module), cost)
     attr = module.attrs.get("dmlc.plan", AttrDict())
     prices = attr if compiled.planned else AttrDict()
     main = module.main
@@ -46,6 +48,7 @@ def plan_record(compiled: Compiled) -> dict[str, Any]:
         "shardings": shardings,
         "reasons": [{"pass": r.pass_name, "op": r.op_id, "where": str(r.loc) if r.loc.known else "", "text": r.text} for r in compiled.remarks],
         "sizes": [{"name": n, "size": s, "why": w} for n, s, w in compiled.loaded.sizes],
+        "open_sizes": {name: {"least": s.least, "most": s.most, "planned_for": s.like} for name, s in OpenSizes.of(module).sizes.items()},
         "passes": [{"name": r.name, "changed": r.changed, "ops_before": r.ops_before, "ops_after": r.ops_after, "check": r.check} for r in compiled.reports],
         "predicted": prediction(module, cost.cluster.device.name, step),
         "versions": versions(),

@@ -22,7 +22,7 @@ from typing import Any
 from fork_server import fork_server
 
 RANKS = 8
-OWN = ("model", "table", "runtime", "prelude", "kernels", "launch", "bf16_interpreter", "state", "checkpoint", "data")
+OWN = ("model", "table", "sizes", "runtime", "prelude", "kernels", "launch", "bf16_interpreter", "state", "checkpoint", "data")
 
 
 class RankError(Exception):

@@ -212,7 +212,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def compiled(folder) -> Path:
-    code = guarded(["compile", str(folder / "good.onnx"), "--devices", "2", "--no-kernel-report", "-o", str(folder / "two")])
+    code = guarded(["compile", str(folder / "good.onnx"), "--devices", "2", "--fixed-sizes", "--no-kernel-report", "-o", str(folder / "two")])
     assert code == 0
     np.savez(folder / "names.npz", y=np.zeros((2, 8), np.float32))
     np.savez(folder / "shapes.npz", x=np.zeros((3, 8), np.float32))

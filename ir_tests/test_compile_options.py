@@ -111,8 +111,16 @@ def table(name: str) -> dict:
     return next(a for a in found["ARGUMENTS"] if a["name"] == name)
 
 
-def test_open_sizes_take_stated_defaults(open_sizes, capsys):
-    assert compile_(open_sizes, "--devices 2") == 0
+def test_open_sizes_stay_open(open_sizes, capsys):
+    """The batch is planned for the number of devices, another size for 64, or as told."""
+    assert compile_(open_sizes, "--devices 2 --size-hint sequence=9") == 0
+    said = capsys.readouterr().out
+    assert "batch from 1 and more, planned for 2" in said and "sequence from 1 and more, planned for 9" in said
+    assert tuple(table("ids")["shape"]) == ("batch", "sequence") and sizes() == {}
+
+
+def test_fixed_sizes_take_stated_defaults(open_sizes, capsys):
+    assert compile_(open_sizes, "--devices 2 --fixed-sizes") == 0
     said = capsys.readouterr().out
     assert "sizes left open by the model:" in said and "batch = 2 (default: the number of devices)" in said and "sequence = 64 (default: 64)" in said
     assert tuple(table("ids")["shape"]) == (2, 64)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.types import FLOATS
 
 Rule = Callable[[Op, Builder], "Value | None"]
@@ -27,8 +28,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def uniform(value: Value) -> float | int | bool | None:
-    """The number that every element of `value` equals, if a `dmlc.full` says so."""
-    return value.op.attrs["value"] if value.op is not None and value.op.name == "dmlc.full" else None
+    """The number that every element of `value` equals, if a `dmlc.full` says so; an open size is no number yet."""
+    found = value.op.attrs["value"] if value.op is not None and value.op.name == "dmlc.full" else None
+    return None if isinstance(found, Dim) else found
 
 
 def is_number(value: Value, number: float) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import DenseResource, SymbolRef
 from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import attribute, definition
 from dmlc.ops.pointwise import Pointwise
@@ -118,7 +119,7 @@ def _small(op: Op, operands: list[Any]) -> ndarray | None:
         return None
     kind = op.name.removeprefix("dmlc.")
     if kind == "full":
-        return np.full((1,) * len(shape), op.attrs["value"], NUMPY[op.result.dtype]) if op.result.dtype in NUMPY else None
+        return np.full((1,) * len(shape), op.attrs["value"], NUMPY[op.result.dtype]) if op.result.dtype in NUMPY and not isinstance(op.attrs["value"], Dim) else None
     if kind == "broadcast":
         return operands[0].reshape((1,) * (len(shape) - operands[0].ndim) + operands[0].shape)
     if kind == "transpose":

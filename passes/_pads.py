@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dmlc.ir.core import Block, BlockArgument, Function, Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition, linear_of, own_key, rule_of
@@ -247,6 +248,8 @@ def operand_pad(op: Op, i: int, factor: str, known: Facts) -> Pad | None:
 def _operand_pad(op: Op, rule: Rule, i: int, factor: str, known: Facts) -> Pad | None:
     value = op.operands[i]
     if value.op is not None and value.op.name == "dmlc.full":
+        if isinstance(value.op.attrs["value"], Dim):
+            return Pad(None, sign=2)  # a size: finite and positive
         number = float(value.op.attrs["value"])
         return Pad(number, sign=_sign_of(number))
     for d, factors in enumerate(rule.operands[i]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.rewriter import Pattern, Rewriter, pattern
 from dmlc.ops.attention import Attends
 from dmlc.ops.base import attribute, own_attrs
@@ -188,6 +189,17 @@ def _run(array: ndarray | None) -> tuple[int, int, int] | None:
     return dims[0], int(flat[0]), len(flat)
 
 
+def _open_run(index: Value) -> tuple[int, int, Dim] | None:
+    """The same of indices up to an open size: a count from zero, perhaps with dims of size 1 added."""
+    made = index.op
+    while made is not None and made.name == "dmlc.reshape":
+        made = made.operands[0].op
+    if made is None or made.name != "dmlc.iota" or made.operands or attribute(made, "step") != 1 or made.result.tensor.rank != 1:
+        return None
+    (size,), dims = made.result.shape, [d for d, n in enumerate(index.shape) if n != 1]
+    return (dims[0], 0, size) if isinstance(size, Dim) and len(dims) == 1 and index.shape[dims[0]] == size else None
+
+
 class WholeIndex(Pattern):
     """x[i0, i1, …] where every index counts through a whole dim of x, each along a dim of its own, only moves dims."""
 
@@ -202,7 +214,7 @@ class WholeIndex(Pattern):
         rank = max(v.tensor.rank for v in indices)
         along = []
         for d, index in enumerate(indices):
-            run = _run(self.known.array(index)) if x.shape[d] > 1 else (None, 0, 1)
+            run = _open_run(index) or (_run(self.known.array(index)) if x.shape[d] != 1 else (None, 0, 1))
             if run is None or run[1:] != (0, x.shape[d]):
                 return False
             along.append(None if run[0] is None else run[0] + rank - index.tensor.rank)

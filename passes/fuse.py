@@ -38,6 +38,7 @@ class Fuse(Pass):
     """
 
     name = "fuse"
+    decides = True
     numerics = "exact"
 
     max_ops: int = 32

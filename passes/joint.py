@@ -37,6 +37,7 @@ class Joint(Pass):
     `dmlc.chunks`) is carried out first and stays."""
 
     name = "joint"
+    decides = True
     numerics = "exact"
     requires = ("partitioned",)
 

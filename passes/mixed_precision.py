@@ -36,6 +36,7 @@ UNTOUCHED = ("dmlc.cast", "func.return")
 @dataclass(frozen=True)
 class MixedPrecision(Pass):
     name = "mixed-precision"
+    decides = True
     numerics = "lower-precision"
     requires = ("global",)
 

@@ -29,6 +29,7 @@ from dmlc.simulate.work import note_work
 @dataclass(frozen=True)
 class Plan(Pass):
     name = "plan"
+    decides = True
     numerics = "exact"
     requires = ("global",)
 

@@ -23,6 +23,7 @@ class PlanMemory(Pass):
     """Annotates only; the plan is checked before it is written down."""
 
     name = "plan-memory"
+    decides = True
     numerics = "exact"
     requires = ("partitioned",)
 

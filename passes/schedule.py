@@ -31,6 +31,7 @@ class Schedule(Pass):
     stays as it stands, and collectives only begin where they are and are waited for before their first reader."""
 
     name = "schedule"
+    decides = True
     numerics = "exact"
     requires = ("partitioned",)
     ensures = ("scheduled",)

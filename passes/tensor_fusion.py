@@ -39,6 +39,7 @@ class TensorFusion(Pass):
     """`max_bytes` bounds a bucket (0: no bound). Buckets that the text gives (`dmlc.bucket`) are merged as they are; with `given` no others."""
 
     name = "tensor-fusion"
+    decides = True
     numerics = "exact"
     requires = ("partitioned",)
 

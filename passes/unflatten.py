@@ -57,14 +57,14 @@ class Flat:
 def flat_of(value: Value) -> Flat | None:
     """How a reshape merged two or more leading dims into the value's first one, if it did."""
     made = value.op
-    if made is None or made.name != "dmlc.reshape" or not value.shape or not value.tensor.is_static or not made.operands[0].tensor.is_static:
+    if made is None or made.name != "dmlc.reshape" or not value.shape:
         return None
     source, total = made.operands[0], 1
     for i, n in enumerate(source.shape):
         total *= n
         if total == value.shape[0] and i >= 1 and math.prod(source.shape[:i]) != total:
             return Flat(source, tuple(source.shape[: i + 1]), tuple(value.shape[1:]))
-        if total >= value.shape[0]:
+        if isinstance(total, int) and isinstance(value.shape[0], int) and total >= value.shape[0]:
             return None
     return None
 

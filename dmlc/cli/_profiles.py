@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dmlc.ir.binding import at_usual_sizes
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc
 
 
-def load_program(folder: Path) -> Module:
-    """The per-rank program of a compiled folder. Its measured times lie in the folder."""
+def load_program(folder: Path, sizes: Mapping[str, int] | None = None) -> Module:
+    """The per-rank program of a compiled folder; open sizes as `sizes` says, else as it is planned for. Its measured times lie in the folder."""
     import dmlc.ops  # noqa: F401  (registers the op set)
     from dmlc.cost.database import look_in
     from dmlc.ir.parser import parse_module
@@ -22,7 +23,7 @@ def load_program(folder: Path) -> Module:
     if not path.is_file():
         raise DmlcError(f"{folder} is not a compiled folder (it has no program.mlir); make one with dmlc compile")
     look_in(folder)
-    return parse_module(path.read_text(encoding="utf-8"), str(path))
+    return at_usual_sizes(parse_module(path.read_text(encoding="utf-8"), str(path)), sizes)
 
 
 def read_profile(path: Path, folder: Path) -> dict[str, Any]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from dmlc.codegen.output import sizes
 from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.suggest import did_you_mean
 
 
-def arguments_of(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the folder's table.py on what the program takes."""
+def table_of(folder: Path) -> SimpleNamespace:
+    """What the folder's table.py says."""
     tree = ast.parse((folder / "table.py").read_text(encoding="utf-8"))
     assigned = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)}
-    return ast.literal_eval(assigned["ARGUMENTS"])
+    return SimpleNamespace(**{name: ast.literal_eval(value) for name, value in assigned.items()})
 
 
 def check_inputs(folder: Path, path: Path) -> None:
@@ -29,8 +32,13 @@ def check_inputs(folder: Path, path: Path) -> None:
             given = {name: file[name] for name in file.files}
     except Exception:  # numpy's errors on files of other formats have no common class, and some advise to load the file unsafely
         raise DmlcError("not an .npz file of arrays", loc, ("numpy.savez writes one",)) from None
-    arguments = arguments_of(folder)
-    wanted = {a["name"]: a for a in arguments if a["role"] == "input"}
+    table = table_of(folder)
+    try:
+        numbers = sizes.numbers(table, {name: x.shape for name, x in given.items()})
+    except sizes.WrongSize as e:
+        raise DmlcError(str(e), loc, ("compile again with another --dim or --shape",)) from None
+    arguments = table.ARGUMENTS
+    wanted = {a["name"]: sizes.row_at(a, numbers) for a in arguments if a["role"] == "input"}
     for name, argument in wanted.items():
         if name not in given:
             raise DmlcError(f"there is no array for the input '{name}'{did_you_mean(name, given)}; it holds: {', '.join(given) or 'nothing'}", loc)
@@ -48,6 +56,14 @@ def _fits(x: Any, argument: dict[str, Any], loc: Loc) -> None:
         )
     if x.dtype.kind in "fc" and "float" not in argument["dtype"]:
         raise DmlcError(f"'{name}' holds {x.dtype}, which would be cut to {argument['dtype']}", loc)
+
+
+def check_sizes(folder: Path, dims: Sequence[str], shapes: Sequence[str]) -> None:
+    """Raises `DmlcError` for sizes of synthetic inputs that the program does not serve."""
+    try:
+        sizes.asked_for(table_of(folder), dims, shapes)
+    except sizes.WrongSize as e:
+        raise DmlcError(str(e), Loc(str(folder))) from None
 
 
 def check_output(path: Path) -> None:

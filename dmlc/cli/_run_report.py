@@ -111,9 +111,10 @@ def prediction_for(folder: Path, ranks: int, measured: dict[str, Any], known: st
     device = device_of(measured)
     if device is None:
         return None, f"no prediction: the plan is for {plan['target']}, and {measured['name']} is not in the catalogue of devices"
-    if device == plan["target"] and known is None:
+    sizes = measured.get("sizes") or None
+    if device == plan["target"] and known is None and sizes is None:
         return Predicted(plan["step_ps"] / PICO, plan["bound_ps"] / PICO, plan["error"]), ""
-    module = load_program(folder)
+    module = load_program(folder, sizes)
     note = "" if device == plan["target"] else f"the plan is for {plan['target']}, the prediction for {device}, where it ran"
     return simulated(module, None if device == plan["target"] else device, ranks, known, note), ""
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmlc.cli.arguments import Parser
-from dmlc.cli.compile import add_request, options_of
+from dmlc.cli.compile import add_request, options_of, pairs_of
 from dmlc.cluster import Cluster
 from dmlc.cost.database import look_in, show
+from dmlc.ir.binding import at_usual_sizes
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Loc
 
-ANYWHERE = ("cluster", "measured")  # options of a compilation that also make sense for a program that is compiled
+ANYWHERE = ("cluster", "measured", "dim")  # options of a compilation that also make sense for a program that is compiled
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def subject_of(args: argparse.Namespace) -> Subject:
         return of_folder(path, args)
     if path.suffix == ".mlir" and path.is_file() and "dmlc.spmd" in (module := read_program(path)).attrs:
         refuse_request(args, "a text of a rank's program")
-        return priced_on(Subject(path.name, module, plan_of(module)), args)
+        return priced_on(Subject(path.name, at_usual_sizes(module, given_sizes(args)), plan_of(module)), args)
     return of_model(args)
 
 
@@ -65,7 +66,12 @@ def of_folder(folder: Path, args: argparse.Namespace) -> Subject:
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DmlcError(f"{folder / 'plan.json'} is missing or damaged; compile again") from None
-    return priced_on(Subject(str(plan.get("model", folder.name)), module, plan.get("plan", "")), args)
+    return priced_on(Subject(str(plan.get("model", folder.name)), at_usual_sizes(module, given_sizes(args)), plan.get("plan", "")), args)
+
+
+def given_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """What --dim says of a compiled program's open sizes."""
+    return pairs_of(args.dim, "--dim")
 
 
 def refuse_request(args: argparse.Namespace, what: str) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmlc.cost.model import CostModel, type_bytes
+from dmlc.ir.binding import at_usual_sizes
 from dmlc.ir.core import Module, Op
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import BYTES
 from dmlc.ops.comm import base_name, is_collective
@@ -19,10 +21,16 @@ if TYPE_CHECKING:
 
 
 def print_sizes(loaded: Loaded) -> None:
+    left = OpenSizes.of(loaded.module).sizes
     if loaded.sizes:
         print("sizes left open by the model:")
         for name, size, why in loaded.sizes:
             print(f"  {name} = {size} ({why})")
+    if left:
+        print("sizes that stay open (--dim fixes one):")
+        for name, size in left.items():
+            most = f" to {size.most}" if size.most is not None else " and more"
+            print(f"  {name} from {size.least}{most}, planned for {size.like} (--size-hint {name}=N for another)")
 
 
 def print_trained(loaded: Loaded) -> None:
@@ -47,6 +55,7 @@ def print_summary(compiled: Compiled, out: Path, seconds: float) -> None:
 
 def summary(module: Module, ops_before: int | None = None, planned: bool = True) -> list[tuple[str, str]]:
     """Rows of the table: plan and gap, ops, kernels, collectives, bytes communicated, parameters and bytes a rank holds."""
+    module = at_usual_sizes(module)  # where sizes are open, bytes are those it is planned for
     mesh, main = Mesh.of(module), module.main
     ops = [op for op in main.ops() if op is not main.return_op]
     attr = module.attrs.get("dmlc.plan")

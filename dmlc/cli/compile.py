@@ -32,6 +32,7 @@ def parser() -> Parser:
     p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
     p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
     p.add_argument("--ablation", action="store_true", help="write nothing; print what each decision about fusion, buckets, chunks and order saves a step, as simulated")
+    p.add_argument("--fixed-sizes", action="store_true", help="fix every size that the model leaves open: at --dim, --shape, --size-hint, or the default that is printed")
     p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
     p.add_argument("-o", "--output", metavar="OUT", help="output folder; default: the model's name with .dmlc")
     p.add_argument("--force", action="store_true", help="replace what is in the output folder")
@@ -47,8 +48,9 @@ def add_request(p: Parser) -> None:
     p.add_argument("--measured", default="", metavar="DB", help="measured times that prices are taken from first: a file of dmlc profile, or its hash")
     p.add_argument("--plan", default="auto", metavar="TEXT", help="auto, or degrees such as dp=2,tp=4")
     p.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of products and convolutions; fp16 is for training")
-    p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="bind an open size of the model")
-    p.add_argument("--shape", action="append", default=[], metavar="INPUT=AxBxC", help="bind all sizes of an input")
+    p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="fix a size that the model leaves open; the others stay open: the folder takes any that fits")
+    p.add_argument("--size-hint", action="append", default=[], metavar="NAME=N", help="plan for this value of an open size, which stays open")
+    p.add_argument("--shape", action="append", default=[], metavar="INPUT=AxBxC", help="fix all sizes of an input")
     p.add_argument("--batch-dim", action="append", default=[], metavar="INPUT:DIM", help="which dim of an input is the batch")
     p.add_argument("--trainable", metavar="REGEX", help="which initializers training would change")
     p.add_argument("--memory", default="", metavar="SIZE", help="most a rank may hold, as in 80GB")
@@ -85,6 +87,7 @@ def run(args: argparse.Namespace, options: Options, out: Path, scratch: Path) ->
 
     begin = time.perf_counter()
     print(f"target {target_of(options)}: plans are for it; the folder runs on CPU with Gloo too", flush=True)
+    options = replace(options, open_sizes=options.train is None and not args.fixed_sizes and not args.ablation)
     loaded = driver.load(args.model, options)
     driver.refuse_without_values(loaded)
     print_sizes(loaded)
@@ -186,7 +189,7 @@ def options_of(args: argparse.Namespace, command: str = "dmlc compile") -> Optio
     cluster = cluster_of(args, command)
     try:
         check_request(args)
-        return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "", schedule=args.schedule)
+        return Options(*values_of(args), cluster=cluster, measured=show(args.measured) if args.measured else "", schedule=args.schedule, like=pairs_of(args.size_hint, "--size-hint"))
     except DmlcError as e:
         raise Usage(f"{command}: {e}\n") from None
 
@@ -223,10 +226,14 @@ def check_request(args: argparse.Namespace) -> None:
 def values_of(args: argparse.Namespace) -> tuple[Any, ...]:
     return (
         args.devices, args.plan, args.precision, args.target, memory_of(args.memory), args.slack,
-        dict(_pair(d, "--dim", "batch=32", int) for d in args.dim),
+        pairs_of(args.dim, "--dim"),
         dict(_pair(s, "--shape", "x=8x3x48x192", _shape) for s in args.shape),
         tuple(args.batch_dim), args.trainable, args.pipeline, args.check, None, training_of(args), args.freeze, args.microbatches or 1,
     )  # fmt: skip
+
+
+def pairs_of(texts: Sequence[str], option: str) -> dict[str, int]:
+    return dict(_pair(text, option, "batch=32", int) for text in texts)
 
 
 def memory_of(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dmlc.cli._run_inputs import check_devices, check_inputs, check_kernels, check_output
+from dmlc.cli._run_inputs import check_devices, check_inputs, check_kernels, check_output, check_sizes
 from dmlc.cli._run_report import Watch
 from dmlc.cli.arguments import Parser
 from dmlc.ir.location import DmlcError
@@ -23,6 +23,8 @@ def parser() -> Parser:
     p.add_argument("folder", metavar="OUT", nargs="?")
     p.add_argument("--nproc", type=int, metavar="N", help="number of ranks; must be the number compiled for")
     p.add_argument("--inputs", metavar="X.npz", help="one array an input; default: seeded synthetic data")
+    p.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="without --inputs: an open size of the program")
+    p.add_argument("--shape", action="append", default=[], metavar="INPUT=AxBxC", help="without --inputs: the shape of an input")
     p.add_argument("--save", metavar="Y.npz", help="write the results here")
     p.add_argument("--check", action="store_true", help="compare with the original's results stored by `dmlc compile --check`")
     p.add_argument("--kernels", choices=("auto", "triton", "torch", "interpret"), default="auto")
@@ -48,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
         p.error("no OUT given")
     if args.check and args.inputs:
         p.error("--check compares on the inputs it was made with; leave --inputs out")
+    if (args.dim or args.shape) and (args.check or args.inputs):
+        p.error("--dim and --shape are for synthetic inputs; those of --inputs and --check have their sizes")
     folder = Path(args.folder)
     ranks = ranks_of(folder)
     if args.nproc is not None and args.nproc != ranks:
@@ -122,8 +126,12 @@ def launch_arguments(args, folder: Path) -> list[str]:
         if value:
             given += [f"--{option}", str(Path(value).absolute())]
     given += ["--profile", str(args.profile)] if args.profile is not None else []
+    for option in ("dim", "shape"):
+        given += [word for text in getattr(args, option) for word in (f"--{option}", text)]
     if args.inputs:
         check_inputs(folder, Path(args.inputs))
+    else:
+        check_sizes(folder, args.dim, args.shape)
     if args.save:
         check_output(Path(args.save))
     if args.check:

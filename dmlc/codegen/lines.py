@@ -9,6 +9,7 @@ from typing import Any
 
 from dmlc.cost.model import bytes_of
 from dmlc.ir.core import Function, Op, Value
+from dmlc.ir.open_sizes import representative
 from dmlc.ops.comm import base_name, is_start, result_types_of
 from dmlc.simulate.kinds import kind_of
 from dmlc.simulate.rows import axes_of, id_of, is_shown, is_traffic, name_of, row_of
@@ -70,4 +71,4 @@ def traffic_entry(op: Op) -> dict[str, Any]:
 
 
 def _elements(values: Any) -> int:
-    return sum(math.prod(n if isinstance(n, int) else 1 for n in v.tensor.shape) for v in values)
+    return sum(math.prod(map(representative, v.tensor.shape)) for v in values)

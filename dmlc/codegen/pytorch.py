@@ -13,10 +13,13 @@ from dmlc.codegen.names import Names, identifier
 from dmlc.codegen.pytorch_regions import REGIONS
 from dmlc.ir.core import Block, BlockArgument, Module, Op, Value
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import FutureType
 from dmlc.ops.base import definition
 from dmlc.ops.comm import base_name, is_start
+from dmlc.ops.kernel import find_kernel
+from dmlc.ops.size_text import kernel_symbols, python_text, variable
 from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
 
 INDENT = "    "
@@ -46,8 +49,8 @@ from runtime import Collectives, keep_freed_memory
 class Program:
     """Call it with the rank's weights and inputs (dictionaries by name); it returns the results in order.{replaces}"""
 
-    def __init__(self, mesh, device):
-        self.mesh, self.device = mesh, device
+    def __init__(self, mesh, device{sizes}):
+        self.mesh, self.device = mesh, device{kept}
         self.comm = Collectives(mesh)
         if device.type == "cpu":
             keep_freed_memory()
@@ -55,6 +58,8 @@ class Program:
     def __call__(self, weights, inputs):
         mesh, device, comm = self.mesh, self.device, self.comm
 '''
+
+KEPT = "\n        self.sizes = sizes  # numbers for the open sizes, by name"
 
 REPLACES = """
 
@@ -69,7 +74,8 @@ class Writer:
     def __init__(self, module: Module):
         self.module = module
         self.mesh = Mesh.of(module)
-        self.names = Names(prelude_names())
+        self.open = {symbol: variable(symbol) for symbol in OpenSizes.of(module).sizes}
+        self.names = Names(prelude_names() | frozenset(self.open.values()))
         self.lines: list[str] = []
         self.depth = 2
         self.reuse = reuse(module.main)
@@ -149,7 +155,7 @@ def describe(op: Op) -> str:
 def _shape(type_: Any) -> str:
     if isinstance(type_, FutureType):
         return "future of " + ", ".join(_shape(t) for t in type_.types)
-    return f"[{', '.join(map(str, type_.shape))}] {type_.dtype}"
+    return f"[{', '.join(map(python_text, type_.shape))}] {type_.dtype}"
 
 
 # ---------------------------------------------------------------- ops without a text
@@ -185,14 +191,15 @@ def _send(w: Writer, op: Op) -> None:
 
 def _recv(w: Writer, op: Op) -> None:
     a, r = op.attrs, op.results[0]
-    w.assign(op, f"comm.recv({tuple(r.shape)}, {TORCH_DTYPES[r.dtype]}, {a['axis']!r}, {a['source']}, {a.get('tag', 0)}, device)")
+    w.assign(op, f"comm.recv({literal(tuple(r.shape))}, {TORCH_DTYPES[r.dtype]}, {a['axis']!r}, {a['source']}, {a.get('tag', 0)}, device)")
 
 
 def _call(w: Writer, op: Op) -> None:
     outs = [f"out_{i}={w.names[v]}" for i, v in w.reuse.taken.get(op, {}).items()]
     if len(op.results) == 1:
         outs = [text.replace("out_0", "out", 1) for text in outs]
-    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join([*w.operands(op), *outs])})")
+    given = [w.open[s] for s in kernel_symbols(find_kernel(op))]
+    w.assign(op, f"kernels.{identifier(op.attrs['kernel'])}({', '.join([*w.operands(op), *given, *outs])})")
 
 
 def _barrier(w: Writer, op: Op) -> None:
@@ -220,6 +227,8 @@ def emit_with_lines(module: Module, title: str, kernels: str = "kernels") -> tup
     """`emit_model`'s text, and line number (from 1) -> the op that begins there."""
     w = Writer(module)
     function = module.main
+    for name in w.open.values():
+        w.line(f"{name} = self.sizes[{name!r}]", "an open size")
     fused = next((op for op in function.ops() if op.name == "kernel.fused"), None)
     if fused is not None:
         raise DmlcError("fused regions must be outlined into kernels before code generation (pass outline-kernels)", fused.loc)
@@ -236,6 +245,6 @@ def emit_with_lines(module: Module, title: str, kernels: str = "kernels") -> tup
     calls = any(op.name == "kernel.call" for op in function.ops())
     kernels = f"\nimport {kernels}\n" if kernels == "kernels" else f"\nimport {kernels} as kernels\n"
     replaces = REPLACES if any("dmlc.updates" in attrs for attrs in function.result_attrs) else ""
-    head = HEAD.format(title=title, kernels=kernels if calls else "", replaces=replaces)
+    head = HEAD.format(title=title, kernels=kernels if calls else "", replaces=replaces, sizes=", sizes" if w.open else "", kept=KEPT if w.open else "")
     above = head.count("\n") + 1
     return head + "\n".join(w.lines) + "\n", {above + i: op for i, op in w.placed.items()}

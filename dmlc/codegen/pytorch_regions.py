@@ -10,7 +10,7 @@ from dmlc.codegen.lifetimes import is_fresh
 from dmlc.ir.core import Block, Op, Value
 from dmlc.ops.base import attribute
 from dmlc.ops.control import parts
-from dmlc.ops.text import TORCH_DTYPES
+from dmlc.ops.text import TORCH_DTYPES, literal
 
 if TYPE_CHECKING:
     from dmlc.codegen.pytorch import Writer
@@ -38,7 +38,7 @@ def _microbatch(w: Writer, op: Op) -> None:
         if r in w.reuse.loops:
             continue
         device = ", device=device" if r.tensor.rank else ""
-        w.line(f"{t} = torch.zeros({tuple(r.shape)}, dtype={TORCH_DTYPES[r.dtype]}{device}) if {t} is None else {t}")
+        w.line(f"{t} = torch.zeros({literal(tuple(r.shape))}, dtype={TORCH_DTYPES[r.dtype]}{device}) if {t} is None else {t}")
     for j, (t, r) in enumerate(zip(totals, op.results)) if acc else ():
         if acc[j] != r.dtype:
             w.line(f"{t} = {t}.to({TORCH_DTYPES[r.dtype]})" + (f" if {t} is not None else None" if r in w.reuse.loops else ""))
@@ -53,7 +53,7 @@ def _scan(w: Writer, op: Op) -> None:
     _begin(w, op, names[: len(carried)], carried, args)
     _alias(w, same, shared)
     for r, name in zip(op.results[len(carried) :], names[len(carried) :]):
-        w.line(f"{name} = torch.empty({tuple(r.shape)}, dtype={TORCH_DTYPES[r.dtype]}, device=device)", w.describe_value(r))
+        w.line(f"{name} = torch.empty({literal(tuple(r.shape))}, dtype={TORCH_DTYPES[r.dtype]}, device=device)", w.describe_value(r))
     index = w.names.define(block.args[0])
     steps = f"range({count})" if not attribute(op, "reverse") else f"range({count - 1}, -1, -1)"
     w.line(f"for {index} in map(torch.tensor, {steps}):" if block.args[0].uses else f"for {index} in {steps}:")

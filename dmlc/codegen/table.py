@@ -6,9 +6,12 @@ from typing import Any
 
 from dmlc.codegen.pytorch import TOLERANCE
 from dmlc.interpret.arguments import global_type, result_name, signature_sharding
+from dmlc.ir.binding import origins
 from dmlc.ir.core import Module
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
+from dmlc.ops.size_text import python_text, variable
 from dmlc.ops.text import TORCH_DTYPES
 
 TARGET = "target"  # the input that --loss adds
@@ -26,20 +29,32 @@ def emit_table(module: Module, weights_file: str | None, source: str = "") -> st
     lines += [f"MESH = { {a: mesh.sizes[a] for a in mesh.device_axes}!r}", f"RANKS = {mesh.devices}", f"WEIGHTS = {weights_file!r}"]
     lines += [f"TOLERANCE = {TOLERANCE[precision]!r}  # of scale, in a comparison with the original model"]
     lines += [f"TRAIN = {training_facts(module, source)!r}"]
+    if rows := open_sizes(module):
+        lines += ["SIZES = {  # open sizes: what is allowed, the usual one, and the dim of an input (factor * size + offset) that tells it"]
+        lines += [*(f"    {name!r}: {row!r}," for name, row in rows.items()), "}"]
     lines += ["ARGUMENTS = [", *(f"    {row!r}," for row in arguments), "]", "RESULTS = [", *(f"    {row!r}," for row in results), "]", ""]
     return "\n".join(lines)
 
 
+def open_sizes(module: Module) -> dict[str, dict[str, Any]]:
+    """Per open size its range, its usual value and which input tells it."""
+    at = origins(module)
+    return {
+        variable(name): {"name": name, "least": s.least, "most": s.most, "like": s.like, "input": at[name].name, "dim": at[name].dim, "factor": at[name].factor, "offset": at[name].offset}
+        for name, s in OpenSizes.of(module).sizes.items()
+    }
+
+
 def _row(name: str, role: str, type_: TensorType, attrs: dict[str, Any]) -> dict[str, Any]:
     sharding = signature_sharding(attrs)
-    shape = tuple(int(n) for n in global_type(type_, attrs).shape)
+    shape = tuple(n if isinstance(n, int) else python_text(n) for n in global_type(type_, attrs).shape)
     fields = {
         "name": name,
         "role": role,
         "dtype": TORCH_DTYPES[type_.dtype].removeprefix("torch."),
         "shape": shape,
         "dims": sharding.dims if sharding is not None else ((),) * len(shape),
-        "grains": (sharding.grains if sharding is not None else ()) or (1,) * len(shape),
+        "grains": tuple(n if isinstance(n, int) else python_text(n) for n in (sharding.grains if sharding is not None else ()) or (1,) * len(shape)),
     }
     return {**fields, **{key: attrs.get(attr) for key, attr in OPTIONAL.items()}}
 

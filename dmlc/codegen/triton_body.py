@@ -5,12 +5,15 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dmlc.ir.core import Block, Function, Op, Value
+from dmlc.ir.core import Block, Function, Module, Op, Value
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ops.iteration import UNIT, Space, iteration_space
 from dmlc.ops.kernel import REDUCTIONS, lowered
+from dmlc.ops.size_text import kernel_symbols, variable
 
 RESERVED = frozenset(
     {"tl", "triton", "torch", "math", "F", "row", "col", "at", "start", "mask", "rows_in", "cols_in", "in_range", "out", *keyword.kwlist, *dir(builtins)}
@@ -35,6 +38,11 @@ class Names:
         return name
 
 
+def sizes_of(function: Function) -> list[str]:
+    """The variables of a kernel's open sizes, in the order of its arguments."""
+    return [variable(s) for s in kernel_symbols(function.op)]
+
+
 @dataclass(frozen=True)
 class Extent:
     """Whether a value's block has a row and a column dim (of more than one element)."""
@@ -55,6 +63,7 @@ class KernelBody:
     names     of every value
     extent    shape of each value's block
     stage     how many reductions in a row a value waits for
+    sizes     variables of the open sizes that it takes beside the tensors
     """
 
     def __init__(self, function: Function):
@@ -69,8 +78,14 @@ class KernelBody:
         self.stage: dict[Value, int] = {}
         self.names: dict[Value, str] = {}
         self.output_names: list[str] = []
+        self.sizes = sizes_of(function)
         self._trace()
         self._name()
+
+    def ranges(self) -> Mapping[str, tuple[int, int | None]]:
+        """What is allowed of the open sizes."""
+        top = self.function.op.parent
+        return OpenSizes.of(Module(top)).ranges() if top is not None else {}
 
     @property
     def empty(self) -> bool:
@@ -120,6 +135,7 @@ class KernelBody:
 
     def _name(self) -> None:
         names = Names()
+        names.taken.update(self.sizes)
         for value in self.inputs:
             self.names[value] = names.fresh(value.name)
         single = len(self.outputs) == 1

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from dmlc.codegen.triton_body import KernelBody
 from dmlc.ir.core import Value
+from dmlc.ir.dims import Size, bounds
 from dmlc.ops.iteration import UNIT, Axes
+from dmlc.ops.size_text import python_text
 
 LIMIT = 2**31  # offsets below it fit 32 bits
 
@@ -19,10 +21,10 @@ class Run:
 
     first: int
     last: int
-    stride: int
+    stride: Size
 
 
-def runs_of(axes: Axes, sizes: Sequence[int], borders: Sequence[int]) -> list[Run]:
+def runs_of(axes: Axes, sizes: Sequence[Size], borders: Sequence[int]) -> list[Run]:
     """The runs of a dense row-major value. A run never crosses a border (the first column: rows and columns have their own index)."""
     dims = [a for a in axes if a != UNIT]
     strides = [math.prod(sizes[a] for a in dims[i + 1 :]) for i in range(len(dims))]
@@ -51,19 +53,26 @@ class Index:
         in_rows = first < self.first_column
         flat, begin, end = (self.row, 0, self.first_column) if in_rows else (self.col, self.first_column, len(self.space.sizes))
         inner = math.prod(self.space.sizes[last + 1 : end])
-        text = flat if inner == 1 else f"{flat} // {inner}"
-        return text if first == begin else f"{text} % {math.prod(self.space.sizes[first : last + 1])}"
+        text = flat if inner == 1 else f"{flat} // {factor(inner)}"
+        return text if first == begin else f"{text} % {factor(math.prod(self.space.sizes[first : last + 1]))}"
 
     def offset(self, value: Value) -> str:
         """The element offset of a dense value; "" for a value of one element."""
         runs = runs_of(self.space.axes.get(value, ()), self.space.sizes, (self.first_column,))
-        return " + ".join(self.coordinate(r.first, r.last) + (f" * {r.stride}" if r.stride != 1 else "") for r in runs)
+        return " + ".join(self.coordinate(r.first, r.last) + (f" * {factor(r.stride)}" if r.stride != 1 else "") for r in runs)
 
 
-def needs_64_bits(body: KernelBody, padded: int) -> bool:
-    """Whether an offset, of a real element or of a masked one of the last block, may not fit 32 bits.
+def factor(size: Size) -> str:
+    """A size as an operand of `*`, `//` or `%`."""
+    text = python_text(size)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def needs_64_bits(body: KernelBody, padded: Size) -> bool:
+    """Whether an offset, of a real element or of a masked one of the last block, may not fit 32 bits; of open sizes, of the largest allowed.
 
     `padded`: elements of the space rounded up to whole blocks. Decided by the largest address, not by the number of elements of one tensor.
     """
-    tensors = [v.tensor.numel for v in [*body.inputs, *body.outputs]]
-    return max([padded, *tensors]) >= LIMIT
+    ranges = body.ranges()
+    most = [bounds(n, ranges)[1] for n in (padded, *(v.tensor.numel for v in [*body.inputs, *body.outputs]))]
+    return any(n is None or n >= LIMIT for n in most)

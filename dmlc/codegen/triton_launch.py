@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dmlc.codegen.triton_body import KernelBody
 from dmlc.codegen.triton_index import needs_64_bits
+from dmlc.ir.dims import Size, bounds
 
 REGISTER_WORDS = 40960  # 32-bit words of row values that one program may keep: five eighths of the 65,536 registers of a multiprocessor
 FLAT = 1024  # elements a program of a pointwise kernel
@@ -27,7 +28,7 @@ class Launch:
     """
 
     template: str
-    size: int
+    size: Size
     tile: int
     columns: int
     warps: int
@@ -47,7 +48,8 @@ def power_of_two(n: int) -> int:
 def plan_launch(body: KernelBody) -> Launch:
     if body.space.columns == 0:
         return _flat(body)
-    block = power_of_two(body.space.width)
+    width = bounds(body.space.width, body.ranges())[1]  # the widest row there may be
+    block = power_of_two(width) if width is not None else REGISTER_WORDS
     return _persistent(body, block) if block * body.live() <= REGISTER_WORDS else _looped(body)
 
 
@@ -66,14 +68,14 @@ def _registers(body: KernelBody, elements: int, warps: int) -> int:
 
 def _flat(body: KernelBody) -> Launch:
     size = body.space.rows
-    tile = min(FLAT, power_of_two(size))
+    tile = min(FLAT, _up_to(size))
     warps = _warps(tile, 4)
     return Launch("flat", size, tile, 0, warps, _registers(body, tile, warps), needs_64_bits(body, _up(size, tile)))
 
 
 def _persistent(body: KernelBody, block: int) -> Launch:
     rows = body.space.rows
-    tile = min(max(TILE // block, 1), power_of_two(rows))
+    tile = min(max(TILE // block, 1), _up_to(rows))
     warps = _warps(tile * block, 16)
     return Launch("persistent", rows, tile, block, warps, _registers(body, tile * block, warps), needs_64_bits(body, _up(rows, tile) * block))
 
@@ -83,5 +85,10 @@ def _looped(body: KernelBody) -> Launch:
     return Launch("looped", body.space.rows, 1, step, 8, _registers(body, step, 8), needs_64_bits(body, body.space.rows * _up(body.space.width, step)))
 
 
-def _up(n: int, step: int) -> int:
+def _up(n: Size, step: int) -> Size:
     return -(-n // step) * step
+
+
+def _up_to(n: Size) -> int:
+    """The power of two that holds n elements; of an open size any."""
+    return power_of_two(n) if isinstance(n, int) else FLAT

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dmlc.codegen.in_place import kernel_in_place, updating_op
-from dmlc.codegen.triton_body import KernelBody, Names
+from dmlc.codegen.triton_body import KernelBody, Names, sizes_of
 from dmlc.codegen.triton_launch import Launch, plan_launch
 from dmlc.codegen.triton_templates import TILE_NAME, kernel_lines
 from dmlc.codegen.triton_text import POINTERS, helpers_in
@@ -16,7 +16,8 @@ from dmlc.ir.core import Function, Module, Op, Value
 from dmlc.ops.base import definition
 from dmlc.ops.kernel import SOURCES
 from dmlc.ops.pointwise import Pointwise
-from dmlc.ops.text import TORCH_DTYPES, render_torch
+from dmlc.ops.size_text import python_text
+from dmlc.ops.text import TORCH_DTYPES, literal, render_torch
 
 LARGE = 1 << 18  # elements from which a tensor no longer stays in a processor core's cache
 
@@ -139,7 +140,7 @@ def _signature(body: KernelBody) -> list[str]:
 
 def _kernel_text(body: KernelBody, launch: Launch) -> str:
     lines = kernel_lines(body, launch)
-    head = f"@jit\ndef {body.name}_kernel({', '.join(_signature(body))}, {TILE_NAME[launch.template]}: tl.constexpr):"
+    head = f"@jit\ndef {body.name}_kernel({', '.join([*_signature(body), *body.sizes])}, {TILE_NAME[launch.template]}: tl.constexpr):"
     return "\n".join([head, *(f"    {line}" for line in lines)])
 
 
@@ -148,10 +149,11 @@ def _reference_text(function: Function) -> str:
     from dmlc.interpret.evaluate import HELPERS
 
     names = Names()
-    names.taken.update(HELPERS)  # a value called like a helper would hide it
+    sizes = sizes_of(function)
+    names.taken.update({*HELPERS, *sizes})  # a value called like a helper would hide it
     texts: dict[Value, str] = {a: names.fresh(a.name) for a in function.args}
     outs = reference_outs(function)
-    head = f"def {function.name}_torch({', '.join([*texts.values(), *(f'{o}=None' for o in outs)])}):"
+    head = f"def {function.name}_torch({', '.join([*texts.values(), *sizes, *(f'{o}=None' for o in outs)])}):"
     lines = []
     like = texts[next((a for a in function.args if a.tensor.rank > 0), function.args[0])]
     for op in function.body.ops[:-1]:
@@ -180,20 +182,20 @@ def _in_place_outs(function: Function, op: Op) -> list[str]:
 
 
 def describe(value: Value) -> str:
-    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    return f"{value.dtype}[{', '.join(map(python_text, value.shape))}]"
 
 
 def _wrapper_text(body: KernelBody, launch: Launch) -> str:
     inputs, like = [body.names[v] for v in body.inputs], body.names[_reference(body)]
     outs = ["out"] if len(body.outputs) == 1 else [f"out_{i}" for i in range(len(body.outputs))]
     arrow = f"{', '.join(f'{n} {describe(v)}' for n, v in zip(inputs, body.inputs))} -> {', '.join(map(describe, body.outputs))}"
-    lines = [f"def {body.name}({', '.join([*inputs, *(f'{o}=None' for o in outs)])}):", f'    """{arrow}"""']
+    lines = [f"def {body.name}({', '.join([*inputs, *body.sizes, *(f'{o}=None' for o in outs)])}):", f'    """{arrow}"""']
     lines += _torch_path(body, inputs, outs, like)
     if not body.empty and body.read:
         dense = [f"{body.names[v]}.{'contiguous()' if v.tensor.rank else f'to({like}.device)'}" for v in body.read]
         lines.append(f"    {', '.join(body.names[v] for v in body.read)} = {', '.join(dense)}")
     for name, out, value in zip(body.output_names, outs, body.outputs):
-        lines.append(f"    {name} = destination({out}, {tuple(value.shape)}, {TORCH_DTYPES[value.dtype]}, {like})")
+        lines.append(f"    {name} = destination({out}, {literal(tuple(value.shape))}, {TORCH_DTYPES[value.dtype]}, {like})")
     if not body.empty:
         lines += _launch_lines(body, launch)
     lines.append(f"    return {', '.join(f'delivered({n}, {o})' for n, o in zip(body.output_names, outs))}")
@@ -214,13 +216,15 @@ def elementwise_in_pieces(function: Function) -> bool:
     if len(shapes) != 1 or len(steps) < 3 or not all(r.tensor.rank for r in function.results) or not any(a.tensor.rank for a in function.args):
         return False
     elementwise = all(issubclass(definition(op), Pointwise) or (op.name in SOURCES and not op.results[0].tensor.rank) for op in function.body.ops[:-1])
-    return elementwise and math.prod(next(iter(shapes))) >= LARGE
+    size = math.prod(next(iter(shapes)))
+    return elementwise and (not isinstance(size, int) or size >= LARGE)
 
 
 def _torch_path(body: KernelBody, inputs: list[str], outs: list[str], like: str) -> list[str]:
-    call = f"{body.name}_torch({', '.join([*inputs, *reference_outs(body.function)])})"
+    call = f"{body.name}_torch({', '.join([*inputs, *body.sizes, *reference_outs(body.function)])})"
     if elementwise_in_pieces(body.function):
-        call = f"in_pieces({', '.join([f'{body.name}_torch', *inputs])})"
+        function = f"lambda *x: {body.name}_torch(*x, {', '.join(body.sizes)})" if body.sizes else f"{body.name}_torch"
+        call = f"in_pieces({', '.join([function, *inputs])})"
     lines = [f"    if not runs_triton({like}):"]
     if len(outs) == 1:
         return [*lines, f"        return delivered({call}, out)"]
@@ -234,13 +238,14 @@ def _launch_lines(body: KernelBody, launch: Launch) -> list[str]:
     arguments = [
         *(body.names[v] for v in body.read),
         *body.output_names,
+        *body.sizes,
         f"{name}=block",
         *(f"{k}={v}" for k, v in launch.options().items()),
         "enable_fp_fusion=True",
     ]
     return [
-        f"    block = tile({launch.tile}, {launch.size}{extra})",
-        f"    {body.name}_kernel[(triton.cdiv({launch.size}, block),)]({', '.join(arguments)})",
+        f"    block = tile({launch.tile}, {python_text(launch.size)}{extra})",
+        f"    {body.name}_kernel[(triton.cdiv({python_text(launch.size)}, block),)]({', '.join(arguments)})",
     ]
 
 
@@ -261,6 +266,7 @@ def _table(kernels: Iterable[Emitted]) -> str:
             pointers = {f"{body.names[v]}_ptr": POINTERS[v.dtype] for v in body.read} | {
                 f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)
             }
+            pointers |= dict.fromkeys(body.sizes, "i32")
             entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, **k.launch.options()}
             lines.append(f'    "{body.name}": {{"kernel": {body.name}_kernel, {str(entry)[1:-1]}}},'.replace("'", '"'))
     return "\n".join([*lines, "}"])

@@ -13,11 +13,13 @@ from dmlc.codegen.triton_index import Index
 from dmlc.codegen.triton_launch import Launch
 from dmlc.codegen.triton_text import combine, identity_number, identity_of, narrowed, number, pointwise, reduction, rounded, widened
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.types import FLOATS
 from dmlc.ops.base import attribute
 from dmlc.ops.iteration import UNIT
 from dmlc.ops.kernel import REDUCTIONS
 from dmlc.ops.pointwise import triton_dtype
+from dmlc.ops.size_text import python_text
 
 TILE_NAME = {"flat": "BLOCK", "persistent": "ROWS", "looped": "ROWS"}
 
@@ -83,7 +85,7 @@ class Emitter:
             shape = f"[ROWS, {self.launch.columns}]"
             self.line(f"{total} = tl.full({shape}, {_bare(identity_of(op, self.one))}, {triton_dtype(op.operands[0].dtype)})")
         outside, self.done, self.indent = self.done, dict(self.done), "    "
-        self.lines.append(f"for start in range(0, {self.body.space.width}, {self.launch.columns}):")
+        self.lines.append(f"for start in range(0, {python_text(self.body.space.width)}, {self.launch.columns}):")
         self._columns(f"start + tl.arange(0, {self.launch.columns})[None, :]")
         for op, total in totals.items():
             self.line(f"{total} = {combine(op, total, self._operand(op))}")
@@ -113,12 +115,12 @@ class Emitter:
         tile, wide = TILE_NAME[self.launch.template], ".to(tl.int64)" if self.launch.wide else ""
         lanes = f"tl.arange(0, {tile})" + ("" if self.flat else "[:, None]")
         self.line(f"{self.index.row} = tl.program_id(0){wide} * {tile} + {lanes}")
-        self.line(f"{self._row_mask} = {self.index.row} < {self.launch.size}")
+        self.line(f"{self._row_mask} = {self.index.row} < {python_text(self.launch.size)}")
 
     def _columns(self, text: str) -> None:
         self.line(f"col = {text}")
         if self._ragged:
-            self.line(f"cols_in = col < {self.body.space.width}")
+            self.line(f"cols_in = col < {python_text(self.body.space.width)}")
 
     @property
     def _row_mask(self) -> str:
@@ -160,6 +162,8 @@ class Emitter:
         return name
 
     def _compute(self, op: Op) -> str:
+        if op.name == "dmlc.full" and isinstance(attribute(op, "value"), Dim):
+            return f"tl.full({self.one}, {python_text(attribute(op, 'value'))}, {triton_dtype(op.result.dtype)})"
         if op.name == "dmlc.full":
             return number(attribute(op, "value"), op.result.dtype, self.one)
         if self._passes_on(op):

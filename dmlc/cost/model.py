@@ -18,6 +18,7 @@ from dmlc.cost.samples import corrected, like
 from dmlc.cost.work import bytes_of, type_bytes
 from dmlc.ir import registry
 from dmlc.ir.core import Module, Op, Value
+from dmlc.ir.open_sizes import pricing, representative
 from dmlc.ir.sharding import Mesh
 from dmlc.ops import control
 from dmlc.ops.base import signature
@@ -68,6 +69,10 @@ class CostModel:
         return self._ops[key]
 
     def _priced(self, op: Op) -> Cost:
+        with pricing():
+            return self._price(op)
+
+    def _price(self, op: Op) -> Cost:
         time = self.measured.op(op) if self.measured is not None else None
         found = self.group([op], op.operands, op.results) if not work.is_view(op) else self._view(op)
         if time is not None:
@@ -87,7 +92,8 @@ class CostModel:
         key = (tuple(map(signature, inner)), tuple([v.type for v in reads]), tuple([v.type for v in writes]), len(ops) == 1 and inner[0] is ops[0])
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = self._grouped(ops, inner, reads, writes)
+            with pricing():
+                found = self._groups[key] = self._grouped(ops, inner, reads, writes)
         return found
 
     def _grouped(self, ops: Sequence[Op], inner: list[Op], reads: Iterable[Value], writes: Iterable[Value]) -> Cost:
@@ -117,7 +123,8 @@ class CostModel:
 
     def host(self, op: Op) -> int:
         """Picoseconds in which the host issues `op` to the device; 0 where the host is the device."""
-        return 0 if self.processor is not None else roofline.issue(op)
+        with pricing():
+            return 0 if self.processor is not None else roofline.issue(op)
 
     def _region_op(self, op: Op) -> Cost:
         bodies = [sum((self.op(o) for o in region.block), Cost()) for region in op.regions]
@@ -145,6 +152,7 @@ class CostModel:
         `bytes` is the larger of what a rank puts in and gets out: the whole tensor for all-reduce, gather and scatter, a rank's
         part of it for all-to-all. The result's bytes are those that a rank sends. Raises `DmlcError` for a kind it does not know.
         """
+        bytes = representative(bytes)
         if self.measured is not None and kind in KINDS:
             found = self._measured(kind, bytes, axes, mesh)
             if found is not None:

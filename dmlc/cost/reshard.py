@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dmlc.ir.attributes import AttrDict, Sharding
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.sharding import Mesh
 
 
@@ -157,4 +158,4 @@ class _Walk:
 
 def step_bytes(mesh: Mesh, before: Sharding, step: Step, shape: Sequence[int], item: int) -> int:
     """Bytes of the larger of a rank's tensors before and after a collective: what cost formulas take."""
-    return item * max(math.prod(mesh.local_shape(shape, before)), math.prod(mesh.local_shape(shape, step.after)))
+    return item * max(math.prod(map(representative, mesh.local_shape(shape, s))) for s in (before, step.after))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dmlc.ir import registry
 from dmlc.ir.core import Op, Value
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.types import FutureType, TensorType, Type
 from dmlc.ops.base import flops_of, index_of, rule_of
 
@@ -41,7 +42,7 @@ def is_view(op: Op) -> bool:
 
 
 def type_bytes(type_: Type) -> int:
-    """Bytes of a value; an unknown size counts as 1."""
+    """Bytes of a value, at the representative sizes where some are open."""
     if isinstance(type_, TensorType):
         return type_.least_bytes
     return sum(map(type_bytes, type_.types)) if isinstance(type_, FutureType) else 0
@@ -53,7 +54,7 @@ def bytes_of(values: Iterable[Value]) -> int:
 
 def elements_of(op: Op) -> int:
     """Elements of the largest operand or result."""
-    return max((math.prod(n if isinstance(n, int) else 1 for n in v.shape) for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)), default=0)
+    return max((math.prod(map(representative, v.shape)) for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)), default=0)
 
 
 def read_bytes(ops: Sequence[Op], reads: Iterable[Value]) -> int:

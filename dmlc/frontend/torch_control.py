@@ -13,7 +13,9 @@ import torch
 from dmlc.frontend.torch_graph import location_of
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Block, Op, Region, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import UnknownSize
 from dmlc.ir.types import TensorType
 from dmlc.ops.control import row_type, stack_type
 
@@ -118,7 +120,11 @@ def _known(c: Control, predicate: Any) -> bool:
     """A predicate on sizes alone."""
     value = predicate.meta["val"] if isinstance(predicate, Node) else predicate
     if isinstance(value, torch.SymBool):
-        value = value.node.expr.subs(c.importer.symbols)
+        predicate, known = value.node.expr, c.importer.symbols
+        left = [known[s] for s in predicate.free_symbols if isinstance(known[s], Dim)]
+        if left:
+            raise UnknownSize.of(sum(left), f"which branch is taken depends on {predicate}")
+        value = predicate.subs(known)
         if not (value.is_Boolean and value in (True, False)):
             raise c.error(f"the predicate {value} is not known at compile time")
     return bool(value)

@@ -24,22 +24,27 @@ from dmlc.frontend.torch_decompose import functional, quiet
 from dmlc.frontend.torch_import import Importer
 from dmlc.frontend.torch_meta import computing_beside, values_of
 from dmlc.frontend.torch_reference import Reference
-from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, tag_batch
+from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, left_open, tag_batch
 from dmlc.frontend.torch_training import evaluation_remark, load_loss, with_loss
+from dmlc.ir.dims import Size, substitute, symbol
 from dmlc.ir.location import DmlcError, Loc, Remark
+from dmlc.ir.open_sizes import OpenSizes, UnknownSize, in_force, resolve
 from dmlc.ir.suggest import did_you_mean
 from dmlc.ir.weights import WeightStore
 
 
-def import_program(source: str | Path, dims: Mapping[str, int] | None = None, train: bool = False) -> ImportResult:
-    """Import `source`. `dims` binds free sizes by name; the others keep the example's. Raises `DmlcError` for whatever cannot be imported."""
+def import_program(
+    source: str | Path, dims: Mapping[str, int] | None = None, train: bool = False, open_sizes: bool = False, like: Mapping[str, int] | None = None
+) -> ImportResult:
+    """Import `source`. `dims` fixes free sizes by name; the others keep the example's, or with `open_sizes` stay open, priced as `like` says, else
+    as in the example. Raises `DmlcError` for whatever cannot be imported."""
     text = str(source)
     if text.endswith(".pt2"):
         program, shapes, eager = load_program(Path(text)), None, None
     else:
         eager, args, kwargs, shapes = load_model(text)
         program = export(eager, args, kwargs, shapes, train, text)
-    return import_exported(program, dims, shapes, eager, train)
+    return import_exported(program, dims, shapes, eager, train, open_sizes, like)
 
 
 def import_training(source: str | Path, dims: Mapping[str, int] | None = None, loss: str = "", class_dim: int = -1) -> tuple[ImportResult, ImportResult | None]:
@@ -63,17 +68,38 @@ def import_training(source: str | Path, dims: Mapping[str, int] | None = None, l
 
 
 def import_exported(
-    program: torch.export.ExportedProgram, dims: Mapping[str, int] | None = None, shapes: Any = None, eager: torch.nn.Module | None = None, train: bool = False
+    program: torch.export.ExportedProgram,
+    dims: Mapping[str, int] | None = None,
+    shapes: Any = None,
+    eager: torch.nn.Module | None = None,
+    train: bool = False,
+    open_sizes: bool = False,
+    like: Mapping[str, int] | None = None,
 ) -> ImportResult:
     """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference.
     To `train` it, also parameters and buffers that it never reads become arguments, since they belong to its state."""
     program = functional(program)
     sizes = free_sizes(program, shapes)
     bound = bind(sizes, dims or {})
-    weights = WeightStore()
-    module = Importer(program, {s.symbol: bound[s.name] for s in sizes}, weights, train, values_of(eager)).run()
-    tag_batch(module)
-    return ImportResult(module, weights, example_inputs(program, module), bound, Reference(program, eager))
+    left = left_open(sizes, dims or {}, like or {}) if open_sizes else OpenSizes()
+    weights, remarks = WeightStore(), []
+    numbers: dict[str, Size] = {s.name: bound[s.name] for s in sizes if s.name not in left.sizes}
+    while True:
+        known = {s.symbol: substitute(symbol(s.name), numbers) for s in sizes}
+        try:
+            with in_force(left):
+                module = Importer(program, known, weights, train, values_of(eager)).run()
+                tag_batch(module)
+                left.declare(module)
+                examples = example_inputs(program, module)
+            break
+        except UnknownSize as e:
+            told, changed = resolve(left, e)
+            remarks += told
+            numbers = {name: substitute(n, changed) for name, n in numbers.items()} | changed
+            weights = WeightStore()
+    remarks += [Remark("import", f"the program takes {said} only: a comparison in it comes out so") for said in left.assumed]
+    return ImportResult(module, weights, examples, bound, Reference(program, eager), remarks)
 
 
 # ---------------------------------------------------------------- sources

@@ -10,6 +10,7 @@ import torch
 from dmlc.interpret.evaluate import NAMES
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim, Size
 from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.registry import lookup
 from dmlc.ir.types import TensorType, Type
@@ -132,7 +133,7 @@ class Call:
         if self.is_tensor(name):
             return self.cast(self.importer.env[argument], dtype)
         number = self[name]
-        if not isinstance(number, (bool, int, float)):
+        if not isinstance(number, (bool, int, float, Dim)):
             raise self.error(f"argument '{name}' is {number!r}, which is not supported")
         return self.full(number, dtype or self.type.dtype)
 
@@ -170,8 +171,10 @@ class Call:
     def emit(self, name: str, *operands: Value, types: Sequence[Type] | None = None, label: str = "", **attrs: Any) -> Value:
         return self.op("dmlc." + name, *operands, types=types, label=label, **attrs).result
 
-    def full(self, number: bool | int | float, dtype: str, shape: Sequence[int] = ()) -> Value:
+    def full(self, number: bool | int | float | Dim, dtype: str, shape: Sequence[int] = ()) -> Value:
         type_ = TensorType(tuple(shape), dtype)
+        if isinstance(number, Dim):  # a size that is known when the program runs
+            return self.broadcast(self.cast(self.emit("full", types=[TensorType((), "i64")], label="size", value=number), dtype), shape)
         number = float(number) if type_.is_float else bool(number) if dtype == "i1" else int(number)
         return self.emit("full", types=[type_], label="value", value=number)
 
@@ -197,9 +200,11 @@ class Call:
         return self.emit("slice", value, dim=dim, start=start, stop=stop, step=step)
 
     def mean(self, value: Value, dims: Sequence[int], keepdim: bool) -> Value:
-        """Sum times 1/n; NaN over nothing."""
-        count = 1
+        """Sum times 1/n; NaN over nothing. Over an open size, sum over n."""
+        count: Size = 1
         for d in dims:
             count *= value.shape[d]
         total = self.emit("reduce_sum", value, label="sum", dims=tuple(dims), keepdim=keepdim)
+        if isinstance(count, Dim):
+            return self.emit("div", total, self.full(count, value.dtype))
         return self.emit("mul", total, self.full(1.0 / count if count else float("nan"), value.dtype))

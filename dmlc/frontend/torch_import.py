@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
 from dmlc.frontend.draws import Draws
 from dmlc.frontend.torch_control import CONTROL, Control, bodies_of
+from dmlc.frontend.torch_expressions import size_of
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
 from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves
 from dmlc.frontend.torch_weights import reader
@@ -21,7 +22,7 @@ from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc
-from dmlc.ir.types import TensorType
+from dmlc.ir.types import Size, TensorType
 from dmlc.ir.weights import WeightStore
 
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size", "sym_constrain_range")
@@ -30,13 +31,13 @@ ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "buffer", InputKind.CON
 
 
 class Importer(Draws):
-    """Walks a program's graph once. `symbols` binds its symbolic sizes to integers. To `train` it, its whole state becomes arguments. `values` are those
+    """Walks a program's graph once. `symbols` gives its symbolic sizes as integers or sizes of the IR. To `train` it, its whole state becomes arguments. `values` are those
     of tensors on the meta device, as far as they are known."""
 
     def __init__(
         self,
         program: torch.export.ExportedProgram,
-        symbols: Mapping[Any, int],
+        symbols: Mapping[Any, Size],
         weights: WeightStore,
         train: bool = False,
         values: Mapping[str, torch.Tensor] | None = None,
@@ -51,13 +52,8 @@ class Importer(Draws):
 
     # ------------------------------------------------------------ sizes and types
 
-    def size(self, n: int | torch.SymInt) -> int:
-        if isinstance(n, int):
-            return n
-        expression = n.node.expr.subs(self.symbols)
-        if not expression.is_Integer:
-            raise DmlcError(f"the size {expression} is not known at compile time")
-        return int(expression)
+    def size(self, n: int | torch.SymInt) -> Size:
+        return n if isinstance(n, int) else size_of(n.node.expr, self.symbols)
 
     def type(self, val: Any) -> TensorType:
         if isinstance(val, torch.Tensor):
@@ -213,7 +209,7 @@ class Importer(Draws):
             try:
                 self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
             except DmlcError as e:
-                raise e if e.loc.known else DmlcError(f"{node.target}: {e.message}", location_of(node), e.notes) from None
+                raise e if e.loc.known else e.told(f"{node.target}: {e.message}", location_of(node), e.notes) from None
 
     def _pick(self, node: torch.fx.Node) -> None:
         """One of several results; handlers leave out those that PyTorch's own gradients alone are expected to read."""

@@ -37,7 +37,7 @@ def _mask(c: Call, query: Value) -> Value | None:
     if mask.tensor.rank <= 4 and rank <= 4:
         return c.reshape(mask, (1,) * (4 - mask.tensor.rank) + tuple(mask.shape))
     lead = c.value("query").shape[:-3]
-    full = c.broadcast(mask, (*lead, *((1,) * 3 + tuple(mask.shape))[-3:])) if math.prod(mask.shape[:-3]) > 1 else mask
+    full = c.broadcast(mask, (*lead, *((1,) * 3 + tuple(mask.shape))[-3:])) if math.prod(mask.shape[:-3]) != 1 else mask
     return c.reshape(full, (math.prod(full.shape[:-3]), *full.shape[-3:]))
 
 

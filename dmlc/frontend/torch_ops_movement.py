@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dmlc.frontend.torch_graph import Call, aten
 from dmlc.ir.core import Value
+from dmlc.ir.open_sizes import larger, smaller
+from dmlc.ir.types import Size
 
 PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -68,11 +71,11 @@ def movedim(c: Call) -> Value:
     return c.transpose(c.x(), [source[target.index(d)] if d in target else next(rest) for d in range(rank)])
 
 
-def bounds(start: int | None, stop: int | None, n: int) -> tuple[int, int]:
+def bounds(start: Size | None, stop: Size | None, n: Size) -> tuple[Any, Any]:
     """Python's slice bounds clipped into 0 <= start <= stop <= n."""
-    low = 0 if start is None else min(max(start + n if start < 0 else start, 0), n)
-    high = n if stop is None else min(max(stop + n if stop < 0 else stop, 0), n)
-    return low, max(low, high)
+    low = 0 if start is None else smaller(larger(start + n if start < 0 else start, 0), n)
+    high = n if stop is None else smaller(larger(stop + n if stop < 0 else stop, 0), n)
+    return low, larger(low, high)
 
 
 @aten("slice.Tensor", "narrow")

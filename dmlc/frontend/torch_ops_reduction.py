@@ -7,6 +7,7 @@ import math
 from dmlc.frontend.torch_graph import Call, aten
 from dmlc.frontend.torch_ops_pointwise import as_bool
 from dmlc.ir.core import Value
+from dmlc.ir.dims import Dim
 
 
 def reduced(c: Call, kind: str, x: Value, dims: tuple[int, ...] | None = None) -> Value:
@@ -98,6 +99,8 @@ def variance(c: Call) -> tuple[Value, Value]:
     center = c.mean(x, dims, keepdim=True)
     deviation = c.emit("sub", x, center)
     total = c.emit("reduce_sum", c.emit("mul", deviation, deviation), dims=dims, keepdim=True)
+    if isinstance(count, Dim):
+        return center, c.emit("div", total, c.full(count - int(correction), x.dtype))
     divisor = count - correction
     return center, c.emit("mul", total, c.full(1 / divisor if divisor > 0 else math.nan, x.dtype))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from torch.export.graph_signature import InputKind
 
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import OpenSize, OpenSizes, representative
 from dmlc.ir.suggest import did_you_mean
 
 
@@ -37,23 +40,51 @@ def input_leaves(program: torch.export.ExportedProgram) -> list[tuple[str, Any]]
 def free_sizes(program: torch.export.ExportedProgram, shapes: Any) -> list[FreeSize]:
     """Every free size once. Its name is that of its `torch.export.Dim` in `shapes`, else `batch` for a dim 0, else `input_dim`."""
     found: dict[Any, FreeSize] = {}
-    for name, tensor in input_leaves(program):
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        for d, n in enumerate(tensor.shape):
-            if isinstance(n, int) or not n.node.expr.is_Symbol or n.node.expr in found:
-                continue
-            symbol = n.node.expr
+    places = [(i, name, d, n) for i, (name, x) in enumerate(input_leaves(program)) if isinstance(x, torch.Tensor) for d, n in enumerate(x.shape) if not isinstance(n, int)]
+    for i, name, d, n in sorted(places, key=lambda place: not place[3].node.expr.is_Symbol):  # plain ones give the names
+        for symbol in sorted(n.node.expr.free_symbols - set(found), key=str):
             taken = {s.name for s in found.values()}
-            label = _given_name(shapes, name, d) or ("batch" if d == 0 and "batch" not in taken else f"{name}_{d}")
-            limits = program.range_constraints.get(symbol)
-            highest = int(limits.upper) if limits is not None and getattr(limits.upper, "is_Integer", False) else None
-            found[symbol] = FreeSize(label, symbol, int(n.node.hint), int(limits.lower) if limits is not None else 0, highest)
-    return list(found.values())
+            plain = n.node.expr.is_Symbol
+            label = (_given_name(shapes, i, name, d) if plain else None) or ("batch" if plain and d == 0 and "batch" not in taken else f"{name}_{d}")
+            lowest, highest = _range(program, symbol)
+            found[symbol] = FreeSize(_unused(label, taken), symbol, _example(n, symbol), lowest, highest)
+    order = [n.node.expr for _, _, _, n in places]
+    return sorted(found.values(), key=lambda s: next(k for k, e in enumerate(order) if s.symbol in e.free_symbols))
 
 
-def _given_name(shapes: Any, input_name: str, dim: int) -> str | None:
-    given = shapes.get(input_name) if isinstance(shapes, Mapping) else None
+def _range(program: torch.export.ExportedProgram, symbol: Any) -> tuple[int, int | None]:
+    """The sizes a symbol was exported for; at least 1."""
+    limits = program.range_constraints.get(symbol)
+    if limits is None:
+        return 1, None
+    highest = int(limits.upper) if getattr(limits.upper, "is_Integer", False) else None
+    return max(int(limits.lower), 1), highest if highest is None or highest < sys.maxsize // 2 else None
+
+
+def _example(size: torch.SymInt, symbol: Any) -> int:
+    """The symbol's value in the example, from that of a size it stands in."""
+    expression, hint = size.node.expr, int(size.node.hint)
+    if expression.is_Symbol:
+        return hint
+    import sympy
+
+    solved = sympy.solve(expression - hint, symbol)
+    return int(solved[0]) if len(solved) == 1 and solved[0].is_Integer else 2
+
+
+def _unused(label: str, taken: set[str]) -> str:
+    base = re.sub(r"\W", "_", label)
+    base = f"_{base}" if base[:1].isdigit() else base
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    return name
+
+
+def _given_name(shapes: Any, position: int, input_name: str, dim: int) -> str | None:
+    """The name of the `torch.export.Dim` that a dim was exported with."""
+    given = shapes.get(input_name) if isinstance(shapes, Mapping) else shapes[position] if isinstance(shapes, (list, tuple)) and position < len(shapes) else None
     if isinstance(given, Mapping):
         return getattr(given.get(dim), "__name__", None)
     return getattr(given[dim], "__name__", None) if isinstance(given, (list, tuple)) and dim < len(given) else None
@@ -69,6 +100,13 @@ def bind(sizes: list[FreeSize], dims: Mapping[str, int]) -> dict[str, int]:
         if n < low or (high is not None and n > high):
             raise DmlcError(f"{name}={n} is outside the range {low} to {high if high is not None else 'any'} that the model was exported for")
     return {s.name: dims.get(s.name, s.example) for s in sizes}
+
+
+def left_open(sizes: list[FreeSize], fixed: Mapping[str, int], like: Mapping[str, int]) -> OpenSizes:
+    """The sizes that nobody fixed, each priced as `like` says, else as the example has it."""
+    bind(sizes, like)
+    kept = [s for s in sizes if s.name not in fixed]
+    return OpenSizes({s.name: OpenSize(s.lowest, s.highest, like.get(s.name, s.example)) for s in kept}, may_narrow=True)
 
 
 def tag_batch(module: Module) -> None:
@@ -100,7 +138,7 @@ def example_inputs(program: torch.export.ExportedProgram, module: Module) -> dic
     for arg in module.main.args:
         if arg.attrs.get("dmlc.role") != "input":
             continue
-        shape, value = tuple(arg.shape), given.get(arg.name)
+        shape, value = tuple(map(representative, arg.shape)), given.get(arg.name)
         if isinstance(value, torch.Tensor) and not value.is_meta:
             examples[arg.name] = _fitted(value.detach().cpu(), shape)
         elif arg.tensor.is_float:

@@ -12,6 +12,7 @@ from dmlc.interpret.arguments import Arguments, Promote, cut, global_type, join,
 from dmlc.interpret.evaluate import Evaluator, promoted
 from dmlc.interpret.exchange import Exchange
 from dmlc.interpret.rank import Posted, Rank
+from dmlc.ir.binding import bound_to
 from dmlc.ir.core import Function, Module, Op
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import TensorType
@@ -43,6 +44,7 @@ def run(
 
 def run_tensors(module: Module, inputs: Mapping[str, Any], seed: int = 0, promote: str | None = None, weights: Any = None, poison_pads: bool = False, watch: Any = None) -> dict[str, torch.Tensor]:
     """`run` with tensors as results."""
+    module = bound_to(module, {name: np.shape(x) for name, x in inputs.items()})
     mesh, outputs = run_ranks(module, inputs, seed, promote, weights, poison_pads, watch)
     return {result_name(module.main, i): joined(module.main, i, [o[i] for o in outputs], mesh) for i in range(len(module.main.results))}
 
@@ -60,7 +62,7 @@ def run_ranks(
 ) -> tuple[Mesh, list[list[torch.Tensor]]]:
     """The mesh and what each rank returns. `others` gives ranks a program of their own, of the same arguments: that is an error to be found.
     `known` keeps what evaluates an op, for the next run of the same unchanged module."""
-    known = {} if known is None else known
+    module, known = bound_to(module, {name: np.shape(x) for name, x in inputs.items()}), {} if known is None else known
     promotion: Promote = promoted if promote == "f64" else lambda d: d
     mesh = Mesh.of(module) if is_per_rank(module) else Mesh.make()
     arguments = Arguments(module, inputs, weights, seed, promotion)

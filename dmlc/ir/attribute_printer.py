@@ -102,7 +102,7 @@ def _sharding_text(sharding: Sharding) -> str:
     if sharding.unreduced:
         text += ", unreduced={" + ", ".join(f"{quote(a)}: {quote(c)}" for a, c in sharding.unreduced) + "}"
     if sharding.grains:
-        text += f", grains=[{', '.join(map(str, sharding.grains))}]"
+        text += f", grains=[{', '.join(map(_size_text, sharding.grains))}]"
     return f"#dmlc.sharding<{text}>"
 
 

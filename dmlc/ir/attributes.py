@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dmlc.ir.types import TensorType
+from dmlc.ir.types import Size, TensorType
 
 
 class AttrDict(Mapping[str, Any]):
@@ -88,9 +88,9 @@ class Sharding:
     mesh: str
     dims: tuple[tuple[str, ...], ...]
     unreduced: tuple[tuple[str, str], ...] = ()
-    grains: tuple[int, ...] = ()
+    grains: tuple[Size, ...] = ()
 
-    def grain(self, dim: int) -> int:
+    def grain(self, dim: int) -> Any:
         return self.grains[dim] if self.grains else 1
 
     @property

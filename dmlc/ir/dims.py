@@ -105,6 +105,8 @@ class Dim:
         return _sum((other, 1), (self, -1)) if isinstance(other, int) else NotImplemented
 
     def __mul__(self, other: Size) -> Size:
+        if isinstance(other, float):
+            return number_of(self) * other  # type: ignore[return-value]
         return _product(self, other) if isinstance(other, (int, Dim)) else NotImplemented
 
     __rmul__ = __mul__
@@ -124,17 +126,31 @@ class Dim:
     def ceildiv(self, other: Size) -> Size:
         return ceildiv(self, other)
 
+    def __index__(self) -> int:
+        return number_of(self)
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(number_of(self))
+
+    def __truediv__(self, other: object) -> float:
+        return number_of(self) / other  # type: ignore[operator]
+
+    def __rtruediv__(self, other: object) -> float:
+        return other / number_of(self)  # type: ignore[operator]
+
     def __lt__(self, other: Size) -> bool:
-        return _decide(other, self, 1, "<", self, other)
+        return decide(other, self, 1, "<", self, other)
 
     def __le__(self, other: Size) -> bool:
-        return _decide(other, self, 0, "<=", self, other)
+        return decide(other, self, 0, "<=", self, other)
 
     def __gt__(self, other: Size) -> bool:
-        return _decide(self, other, 1, ">", self, other)
+        return decide(self, other, 1, ">", self, other)
 
     def __ge__(self, other: Size) -> bool:
-        return _decide(self, other, 0, ">=", self, other)
+        return decide(self, other, 0, ">=", self, other)
 
 
 def wrap(size: Size) -> str:
@@ -284,6 +300,20 @@ def _cancel(a: Size, b: Dim) -> tuple[Size, Size]:
 # ---------------------------------------------------------------- questions
 
 
+def number_of(size: Dim) -> int:
+    """The number a Dim stands for where prices are taken; elsewhere it has none."""
+    from dmlc.ir import dim_decisions
+
+    return dim_decisions.number_of(size)
+
+
+def decide(big: Size, small: Size, margin: int, sign: str, left: Size, right: Size) -> bool:
+    """Whether big - small >= margin; `left sign right` is how that was asked."""
+    from dmlc.ir import dim_decisions
+
+    return dim_decisions.decide(big, small, margin, f"{left} {sign} {right}")
+
+
 def symbols_of(size: Size) -> tuple[str, ...]:
     """Names of all symbols in a size, sorted; () for an integer."""
     found: dict[str, None] = {}
@@ -316,16 +346,6 @@ def _substitute_atom(atom: Atom, values: Mapping[str, Size]) -> Size:
         value = values.get(atom)
         return symbol(atom) if value is None else value
     return floordiv(substitute(atom.numerator, values), substitute(atom.divisor, values))
-
-
-def _decide(big: Size, small: Size, margin: int, sign: str, left: Size, right: Size) -> bool:
-    """Whether big - small >= margin."""
-    low, high = bounds(big - small)
-    if low is not None and low >= margin:
-        return True
-    if high is not None and high < margin:
-        return False
-    raise DmlcError(f"'{left} {sign} {right}' is not decided for all sizes; give values for {', '.join(symbols_of(big - small))}")
 
 
 def bounds(size: Size, ranges: Mapping[str, tuple[int, int | None]] | None = None) -> tuple[int | None, int | None]:

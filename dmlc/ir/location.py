@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 
 
@@ -40,6 +41,12 @@ class DmlcError(Exception):
     def __init__(self, message: str, loc: Loc = UNKNOWN, notes: tuple[str, ...] = (), source_line: str | None = None, span: tuple[int, int] | None = None):
         super().__init__(message)
         self.message, self.loc, self.notes, self.source_line, self.span = message, loc, notes, source_line, span
+
+    def told(self, message: str, loc: Loc, notes: tuple[str, ...]) -> DmlcError:
+        """The same error in other words: its class and what that holds are kept."""
+        new = copy.copy(self)
+        new.args, new.message, new.loc, new.notes = (message,), message, loc, notes
+        return new
 
     def __str__(self) -> str:
         head = f"{self.loc}: error: {self.message}" if self.loc.known else f"error: {self.message}"

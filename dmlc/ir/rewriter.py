@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Function, Module, Op, Value
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import UnknownSize
 
 REWRITES_PER_OP = 64  # more than this on average means that patterns undo one another
 
@@ -149,7 +150,7 @@ def apply_patterns(scope: Module | Function | Op, patterns: Iterable[Pattern], l
     limit = limit if limit is not None else max(4096, REWRITES_PER_OP * len(ops))
     count = 0
     while (op := rewriter._next()) is not None:
-        applied = next((p for p in table.of(op.name) if p.rewrite(op, rewriter)), None)
+        applied = next((p for p in table.of(op.name) if _applies(p, op, rewriter)), None)
         if applied is None:
             continue
         count += 1
@@ -158,6 +159,14 @@ def apply_patterns(scope: Module | Function | Op, patterns: Iterable[Pattern], l
         if _attached(op):
             rewriter.touch(op)
     return count > 0
+
+
+def _applies(pattern_: Pattern, op: Op, rewriter: Rewriter) -> bool:
+    """A pattern that would have to know an open size does not apply."""
+    try:
+        return pattern_.rewrite(op, rewriter)
+    except UnknownSize:
+        return False
 
 
 class _Table:

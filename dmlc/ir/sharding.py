@@ -15,11 +15,13 @@ from functools import cached_property
 
 from dmlc.ir.attributes import Axes, Sharding
 from dmlc.ir.core import Module, Op
+from dmlc.ir.dims import ceildiv as open_ceildiv
 from dmlc.ir.types import TensorType
 
 
 def ceildiv(a: int, b: int) -> int:
-    return -(-a // b)
+    """Of a size as well, in its normal form."""
+    return -(-a // b) if isinstance(a, int) and isinstance(b, int) else open_ceildiv(a, b)
 
 
 @dataclass(frozen=True)

@@ -75,18 +75,23 @@ class TensorType(Type):
 
     @property
     def numel(self) -> int:
-        """Number of elements (static shapes only)."""
+        """Number of elements; a `Dim` where sizes are open."""
         return math.prod(self.shape)  # type: ignore[arg-type]
 
     @property
     def bytes(self) -> int:
-        """Size in bytes of a dense copy (static shapes only)."""
-        return self._bytes if self.is_static else self.numel * BYTES[self.dtype]
+        """Size in bytes of a dense copy, at the representative sizes where some are open."""
+        return self._bytes if self.is_static else self._open_bytes()
 
     @property
     def least_bytes(self) -> int:
-        """Size in bytes where an unknown size counts as 1."""
-        return self._bytes
+        """Size in bytes at the representative sizes; one that nothing is known of counts as 1."""
+        return self._bytes if self.is_static else self._open_bytes()
+
+    def _open_bytes(self) -> int:
+        from dmlc.ir.open_sizes import representative_bytes
+
+        return representative_bytes(self, BYTES[self.dtype])
 
     def with_shape(self, shape: Iterable[Size]) -> TensorType:
         return TensorType(tuple(shape), self.dtype)

@@ -13,6 +13,7 @@ from dmlc.ir.builder import TERMINATORS
 from dmlc.ir.core import Block, BlockArgument, Function, Module, Op, Value
 from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError, Loc
+from dmlc.ir.open_sizes import OpenSizes, in_force
 from dmlc.ir.printer import sanitised
 from dmlc.ir.registry import DEFINITIONS, lookup
 from dmlc.ir.suggest import did_you_mean
@@ -27,7 +28,8 @@ SCALARS = (bool, int, float, str, type(None), Dim, SymbolRef, DenseResource, Axe
 
 def verify(module: Module) -> None:
     """Raise `DmlcError` at the first thing wrong with the module."""
-    _Verifier(module).run()
+    with in_force(OpenSizes.of(module)):
+        _Verifier(module).run()
 
 
 class _Verifier:

@@ -15,6 +15,7 @@ from dmlc.ir import registry
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
 from dmlc.ir.location import UNKNOWN, DmlcError
+from dmlc.ir.open_sizes import exactly, representative
 from dmlc.ir.types import TensorType, Type
 from dmlc.ops.rule import Rule, RuleError, opaque_rule, parse_rule, result_shapes_of
 
@@ -117,7 +118,7 @@ class OpDef:
 
         A tensor op is judged by its types and own attributes alone, so equal ones are looked at once.
         """
-        key = None if op.regions or op.dialect != "dmlc" else _typed_signature(op)
+        key = None if op.regions or op.dialect != "dmlc" or not _is_static(op) else _typed_signature(op)
         if key is None or key not in _VERIFIED:
             cls._verify(op)
             if key is not None:
@@ -207,6 +208,11 @@ _RULES: dict[Any, Rule] = {}
 _VERIFIED: set[Any] = set()
 
 
+def _is_static(op: Op) -> bool:
+    """Whether no size is open: what is right of open sizes depends on their ranges."""
+    return all(v.type.is_static for v in (*op.operands, *op.results) if isinstance(v.type, TensorType))
+
+
 def _typed_signature(op: Op) -> tuple | None:
     """What an op's types and own attributes are, None where that cannot be hashed (it is wrong then, and told so in full)."""
     own = [(k, type(v), v) for k, v in op.attrs.items() if "." not in k]
@@ -254,7 +260,8 @@ def rule_of(op: Op) -> Rule:
     key = signature(op)
     rule = _RULES.get(key)
     if rule is None:
-        rule = _RULES[key] = _bind_rule(op)
+        with exactly():
+            rule = _RULES[key] = _bind_rule(op)
     return rule
 
 
@@ -285,7 +292,8 @@ def index_of(op: Op) -> tuple[int, ...]:
 
 def strategies_of(op: Op) -> list[Strategy]:
     make = definition(op).strategies
-    return list(make(op)) if make is not None else []
+    with exactly():
+        return list(make(op)) if make is not None else []
 
 
 def is_composite(op: Op) -> bool:
@@ -293,8 +301,8 @@ def is_composite(op: Op) -> bool:
 
 
 def flops_of(op: Op) -> int:
-    """Multiply-adds of a contraction-like op (0 for memory-bound ops)."""
+    """Multiply-adds of a contraction-like op (0 for memory-bound ops), at the representative sizes where some are open."""
     d = definition(op)
     if d.flops is not None:
-        return d.flops(op)
-    return rule_of(op).work() if d.cost == "mac" else 0
+        return representative(d.flops(op))
+    return representative(rule_of(op).work()) if d.cost == "mac" else 0

@@ -124,7 +124,7 @@ def in_kernel(op: Op) -> bool:
     if found is None or op.regions or not op.results:
         return False
     tensors = [*op.operands, *op.results]
-    if any(getattr(v.type, "dtype", None) not in KERNEL_DTYPES or not v.type.is_static for v in tensors):
+    if any(getattr(v.type, "dtype", None) not in KERNEL_DTYPES for v in tensors):
         return False
     return is_primitive(op) or (getattr(found, "decompose", None) is not None and decomposed(op) is not None)
 

@@ -13,7 +13,7 @@ from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample, attribute
 from dmlc.ops.folding import moved
 from dmlc.ops.pointwise_binary import SELECTING
 from dmlc.ops.reduction import check_dims
-from dmlc.ops.rule import Rule, opaque_rule, view_rule
+from dmlc.ops.rule import Rule, open_view_rule, view_rule
 from dmlc.ops.scan import whole_dim
 from dmlc.ops.terms import unbroadcast
 
@@ -67,13 +67,13 @@ class Reshape(GivenMovement):
     def rule(op: Op) -> Rule:
         source, target = op.operands[0].tensor, op.result.tensor
         known = source.is_static and target.is_static
-        return view_rule(source.shape, target.shape) if known else opaque_rule([source.shape], [target.shape])  # type: ignore[arg-type]
+        return (view_rule if known else open_view_rule)(source.shape, target.shape)  # type: ignore[arg-type]
 
     @classmethod
     def check(cls, op: Op) -> None:
         super().check(op)
         source, target = op.operands[0].tensor, op.result.tensor
-        if source.is_static and target.is_static and source.numel != target.numel:
+        if source.numel != target.numel:
             raise DmlcError(f"'dmlc.reshape' of {source.numel} elements into {target.numel}", op.loc)
 
     @staticmethod
@@ -163,8 +163,7 @@ class Slice(Movement):
         dim, start, stop, step = (attrs[k] for k in ("dim", "start", "stop", "step"))
         check_dims("dmlc.slice", (dim,), types[0].rank)
         n = types[0].shape[dim]
-        known = all(isinstance(v, int) for v in (n, start, stop))
-        if step < 1 or (known and not 0 <= start <= stop <= n):
+        if step < 1 or not 0 <= start <= stop <= n:
             raise InferError(f"'dmlc.slice' from {start} to {stop} by {step} of a dim of {n}")
         size = stop - start if step == 1 else (stop - start + step - 1) // step
         return [types[0].with_shape(size if d == dim else m for d, m in enumerate(types[0].shape))]

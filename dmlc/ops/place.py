@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dmlc.ir.attributes import AttrDict, Sharding
 from dmlc.ir.core import Op
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import Strategy, linear_of, rule_of, signature, strategies_of
 from dmlc.ops.rule import Rule
@@ -97,7 +98,7 @@ def illegal(mesh: Mesh, op: Op, place: Place) -> str | None:
             return f"the op has no factor {f} ({rule})"
         if f in rule.whole:
             return f"factor {f} is whole"
-        if place.grain_of(f) < 1 or int(rule.sizes[f]) % place.grain_of(f):
+        if place.grain_of(f) < 1 or rule.sizes[f] % place.grain_of(f):
             return f"factor {f} of {rule.sizes[f]} does not split into grains of {place.grain_of(f)}"
     if any(i >= len(linear_of(op)) for _, i in place.linear):
         return "no such linear operand set"
@@ -114,7 +115,7 @@ def _uneven_below(mesh: Mesh, rule: Rule, place: Place, chosen: Strategy) -> str
     for entries, tensors in ((chosen.operands, rule.operands), (chosen.results, rule.results)):
         for entry, dims in zip(entries, tensors):
             for f in dims[entry] if isinstance(entry, int) else ():
-                if not mesh.is_even(int(rule.sizes[f]), place.axes_of(f), place.grain_of(f)):
+                if not mesh.is_even(rule.sizes[f], place.axes_of(f), place.grain_of(f)):
                     return f
     return None
 
@@ -125,7 +126,7 @@ def _strided(mesh: Mesh, rule: Rule, place: Place, compound: tuple[str, ...]) ->
         if not place.axes_of(f):
             continue
         for left in compound[:i]:
-            if mesh.local_size(int(rule.sizes[left]), place.axes_of(left)) != 1 or not mesh.is_even(int(rule.sizes[left]), place.axes_of(left)):
+            if mesh.local_size(rule.sizes[left], place.axes_of(left)) != 1 or not mesh.is_even(rule.sizes[left], place.axes_of(left)):
                 return f"factor {f} lies inside {left}, which is not split down to 1"
     return None
 
@@ -181,7 +182,7 @@ def _dim_state(rule: Rule, place: Place, factors: tuple[str, ...]) -> tuple[tupl
     for i, f in enumerate(factors):
         if place.axes_of(f):
             axes += place.axes_of(f)
-            grain = place.grain_of(f) * math.prod(int(rule.sizes[r]) for r in factors[i + 1 :])
+            grain = place.grain_of(f) * math.prod(rule.sizes[r] for r in factors[i + 1 :])
     return axes, grain
 
 
@@ -190,7 +191,7 @@ def share(mesh: Mesh, op: Op, place: Place) -> float:
     rule = rule_of(op)
     part = 1.0
     for f, axes in place.factors:
-        n = int(rule.sizes[f])
+        n = representative(rule.sizes[f])
         if n:
             part *= mesh.local_size(n, axes, place.grain_of(f)) / n
     chosen = strategy_of(op, place)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.types import DTYPES, FLOATS, TensorType, Type
 from dmlc.ops.base import REQUIRED, InferError, Sample, attribute
 from dmlc.ops.folding import exact, moved, rounded
@@ -107,7 +108,8 @@ def rem_gradient(g: Term, x: Term, y: Term, out: Term, sign: str) -> tuple[Term,
 def constant_of(value: Value) -> float | None:
     """The number a value is filled with, if a `dmlc.full` made it."""
     made = value.op
-    return made.attrs["value"] if made is not None and made.name == "dmlc.full" else None
+    found = made.attrs["value"] if made is not None and made.name == "dmlc.full" else None
+    return None if isinstance(found, Dim) else found
 
 
 POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 1: "{0}", 0.5: "tl.sqrt({0})", -1: "1.0 / {0}", -0.5: "tl.rsqrt({0})"}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Size
 from dmlc.ir.location import DmlcError
 from dmlc.ops.base import OpDef, Sample, attribute, own_attrs
 from dmlc.ops.emit import f32
@@ -56,11 +57,18 @@ def _is_kept(op: Any, dim: int) -> bool:
     return op.operands[0].shape[dim] == op.results[0].shape[dim] and (not scales or scales[dim] in (0, 1))
 
 
+def _times(size: Size, scale: float) -> Any:
+    """size * scale, exactly; of an open size by whole numbers only (None: not known)."""
+    if isinstance(size, int):
+        return scale * size
+    return size * int(scale) if scale == int(scale) else None
+
+
 def _native_mode(op: Op) -> str | None:
     """PyTorch's name for an interpolation that means the same, of the spatial dims alone and by the ratio of the sizes."""
     x, y = op.operands[0].shape, op.result.shape
     scales = attribute(op, "scales") or (0,) * len(x)
-    same_ratio = all(s == 0 or s * n == m for s, n, m in zip(scales, x, y))
+    same_ratio = all(s == 0 or _times(n, s) == m for s, n, m in zip(scales, x, y))
     if not same_ratio or not all(_is_kept(op, d) for d in (0, 1)) or not 3 <= len(x) <= 5 or 0 in (*x, *y) or attribute(op, "antialias"):
         return None
     mode, coordinate = attribute(op, "mode"), attribute(op, "coordinate")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -201,7 +202,16 @@ def _solve(known: dict[str, Size], shaped: Sequence[tuple[list[tuple[str, ...]],
     for dims, shape in shaped:
         for d, n in zip(dims, shape):
             if d and n != 1 and product(known[f] for f in d) != n:
-                raise RuleError(f"sizes do not agree: a dim of {n} for {' '.join(d)} = {product(known[f] for f in d)} in '{text}'")
+                raise _disagreement(n, product(known[f] for f in d), f"sizes do not agree: a dim of {n} for {' '.join(d)} = {product(known[f] for f in d)} in '{text}'")
+
+
+def _disagreement(a: Size, b: Size, why: str) -> Exception:
+    """The error for two sizes that are not the same; open ones may still have to be."""
+    if isinstance(a, int) and isinstance(b, int):
+        return RuleError(why)
+    from dmlc.ir.open_sizes import SizesDiffer
+
+    return SizesDiffer.between(a, b, why)
 
 
 def result_shapes_of(rule: Rule) -> list[tuple[Size, ...]]:
@@ -223,6 +233,49 @@ def opaque_rule(operand_shapes: Sequence[Sequence[Size]], result_shapes: Sequenc
 
     operands, results = side("x", operand_shapes), side("y", result_shapes)
     return Rule(operands, results, sizes, frozenset(sizes))
+
+
+def open_view_rule(source: Sequence[Size], target: Sequence[Size]) -> Rule:
+    """`view_rule` of shapes with open sizes: both sides are cut where their prefix products are the same expression; between two such places the
+    steps are those where every product divides the next one for all sizes, else all dims there are whole."""
+    sides = [list(source), list(target)]
+    prefixes = [[1, *itertools.accumulate(side, operator.mul)] for side in sides]
+    sizes: dict[str, Size] = {}
+    whole: set[str] = set()
+    dims: list[list[tuple[str, ...]]] = [[()] * len(source), [()] * len(target)]
+    common = [p for p in dict.fromkeys(prefixes[0]) if p in prefixes[1]]
+    for low, high in zip(common, common[1:]):
+        inside = [range(prefix.index(low), prefix.index(high)) for prefix in prefixes]  # dims of each side between the two products
+        steps = _chain([low, *(prefixes[k][i + 1] for k in (0, 1) for i in inside[k])])
+        names: list[tuple[int, str]] = []
+        for n, (a, b) in enumerate(zip(steps, steps[1:])):
+            names.append((n, f"f{len(sizes)}"))
+            sizes[names[-1][1]] = b // a
+        for k in (0, 1):
+            for i in inside[k]:
+                if sides[k][i] == 1:
+                    continue
+                if steps:
+                    dims[k][i] = tuple(name for n, name in names if steps.index(prefixes[k][i]) <= n < steps.index(prefixes[k][i + 1]))
+                else:
+                    name = f"w{len(sizes)}"
+                    sizes[name] = sides[k][i]
+                    whole.add(name)
+                    dims[k][i] = (name,)
+    return Rule((tuple(dims[0]),), (tuple(dims[1]),), sizes, frozenset(whole))
+
+
+def _chain(products: Sequence[Size]) -> list[Size]:
+    """Products in an order in which each divides the next for all sizes; none where there is no such order."""
+    left = list(dict.fromkeys(products))
+    ordered: list[Size] = []
+    while left:
+        least = next((p for p in left if all(q % p == 0 for q in left)), None)
+        if least is None:
+            return []
+        ordered.append(least)
+        left.remove(least)
+    return ordered
 
 
 def view_rule(source: Sequence[int], target: Sequence[int]) -> Rule:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
 from dmlc.ir.core import Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import REQUIRED, OpDef, Sample, attribute
@@ -34,7 +35,7 @@ class Full(Source):
     @classmethod
     def check(cls, op: Op) -> None:
         value, dtype = op.attrs["value"], op.result.dtype
-        fits = isinstance(value, bool) if dtype == "i1" else isinstance(value, (int, float)) if op.result.tensor.is_float else isinstance(value, int)
+        fits = isinstance(value, bool) if dtype == "i1" else isinstance(value, (int, float)) if op.result.tensor.is_float else isinstance(value, (int, Dim))
         if op.operands or not fits:
             raise DmlcError(f"'dmlc.full' of {dtype} cannot hold {value!r}", op.loc)
 
@@ -45,7 +46,7 @@ class Full(Source):
     @staticmethod
     def fold(op: Op, operands: Sequence[numpy.ndarray]) -> list[numpy.ndarray] | None:
         """Any dtype but bf16 and 8-bit floats, whose arrays hold bits."""
-        if op.result.dtype == "bf16" or op.result.dtype.startswith("f8"):
+        if op.result.dtype == "bf16" or op.result.dtype.startswith("f8") or isinstance(op.attrs["value"], Dim):
             return None
         return moved("np.full({r0.shape}, {value})")(op, operands)
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dmlc.ir.core import Op
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
 from dmlc.ops.base import attribute, definition
+from dmlc.ops.size_text import python_text
 
 TORCH_DTYPES = {
     "f64": "torch.float64", "f32": "torch.float32", "f16": "torch.float16", "bf16": "torch.bfloat16",
@@ -29,7 +31,7 @@ def torch_text(op: Op) -> str:
 
 
 def render_torch(
-    op: Op, operands: Sequence[str], dtype: Callable[[str], str] = lambda d: d, size: Callable[[Any], str] = repr, outs: Sequence[str] = ()
+    op: Op, operands: Sequence[str], dtype: Callable[[str], str] = lambda d: d, size: Callable[[Any], str] = python_text, outs: Sequence[str] = ()
 ) -> str:
     """A Python expression for the op: one value, or a tuple for several results.
 
@@ -67,4 +69,4 @@ def literal(value: Any, dtype: Callable[[str], str] = lambda d: d) -> str:
         return f"float('{value}')"
     if isinstance(value, tuple):
         return "(" + ", ".join(literal(v, dtype) for v in value) + ("," if len(value) == 1 else "") + ")"
-    return repr(value)
+    return python_text(value) if isinstance(value, Dim) else repr(value)

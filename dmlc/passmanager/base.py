@@ -24,6 +24,7 @@ class Pass:
               lower-precision: values may be rounded to fewer bits
     requires  conditions (`dmlc.passmanager.contract`) that must hold before
     ensures   conditions that hold afterwards
+    decides   it weighs what is good and leaves what is right to others: a size that is open until the program runs is its representative value there
     results   kept: the program returns what it returned; changed: it returns other things, and what it still returns is the same
     """
 
@@ -31,6 +32,7 @@ class Pass:
     numerics: ClassVar[Numerics] = "exact"
     requires: ClassVar[tuple[str, ...]] = ()
     ensures: ClassVar[tuple[str, ...]] = ()
+    decides: ClassVar[bool] = False
     results: ClassVar[Literal["kept", "changed"]] = "kept"
 
     def __init_subclass__(cls) -> None:

@@ -6,11 +6,14 @@ the program as typed stays within twice the error that PyTorch's autocast makes 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from dmlc.interpret.run import run
 from dmlc.ir.core import BlockArgument, Module, Value
+from dmlc.ir.dims import substitute
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import OpenSizes
 from dmlc.ir.registry import lookup
 from dmlc.ir.weights import NUMPY, WeightStore
 from dmlc.ops.base import index_of
@@ -91,12 +94,14 @@ def relative_error(reference: Any, actual: Any) -> float:
 # ---------------------------------------------------------------- inputs
 
 
-def seeded_inputs(module: Module, seed: int = 0) -> Arrays:
-    """A reproducible array for every input of the program: normal floats, integers that stay inside what they index."""
+def seeded_inputs(module: Module, seed: int = 0, numbers: Mapping[str, int] | None = None) -> Arrays:
+    """A reproducible array for every input of the program: normal floats, integers that stay inside what they index. Open sizes are as `numbers`
+    says, else the representative ones."""
     import numpy
 
     generator = numpy.random.default_rng(seed)
-    return {a.name: _seeded(a, generator) for a in module.main.args if a.attrs.get("dmlc.role", "input") == "input" and "dmlc.derived" not in a.attrs}
+    usual = {name: size.like for name, size in OpenSizes.of(module).sizes.items()} | dict(numbers or {})
+    return {a.name: _seeded(a, generator, usual) for a in module.main.args if a.attrs.get("dmlc.role", "input") == "input" and "dmlc.derived" not in a.attrs}
 
 
 def other_statistics(before: Module, after: Module) -> bool:
@@ -135,8 +140,8 @@ def taken_by(module: Module, inputs: Arrays) -> Arrays:
     return {**found, **sizes}
 
 
-def _seeded(arg: BlockArgument, generator: Any) -> Any:
-    shape = _global_shape(arg)
+def _seeded(arg: BlockArgument, generator: Any, numbers: Mapping[str, int]) -> Any:
+    shape = tuple(substitute(n, numbers) for n in _global_shape(arg))
     if not all(isinstance(n, int) for n in shape):
         raise DmlcError(f"sizes of %{arg.name} are not known; bind them before checking")
     if arg.tensor.is_float:

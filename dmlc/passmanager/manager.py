@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dmlc.ir.core import Module
 from dmlc.ir.location import DmlcError, Remark
+from dmlc.ir.open_sizes import OpenSizes, in_force, pricing
 from dmlc.ir.printer import print_module
 from dmlc.ir.verifier import verify
 from dmlc.passmanager.base import Pass
@@ -76,7 +78,8 @@ class PassManager:
         known = len(context.remarks)
         context.pass_name = pass_.name
         start = time.perf_counter()
-        report.changed = pass_.run(module, context)
+        with in_force(OpenSizes.of(module)), pricing() if pass_.decides else nullcontext():
+            report.changed = pass_.run(module, context)
         report.seconds = time.perf_counter() - start
         if not isinstance(report.changed, bool):
             raise DmlcError(f"run returned {report.changed!r}; it returns True if it changed the program, else False")
@@ -109,7 +112,7 @@ class PassManager:
 def _in_pass(error: DmlcError, pass_: Pass, done: Sequence[Report]) -> DmlcError:
     after = f", after {', '.join(r.name for r in done)}" if done else ""
     notes = (*error.notes, f"in pass '{pass_.name}'{after}")
-    return DmlcError(error.message, error.loc, notes, error.source_line, error.span)
+    return error.told(error.message, error.loc, notes)
 
 
 def _count(module: Module) -> int:

@@ -16,10 +16,11 @@ from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Function, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.sharding import Mesh
+from dmlc.ir.types import Size
 from dmlc.ops.base import definition, linear_of, rule_of, strategies_of
 from dmlc.ops.place import Place, illegal, states
 
-Extents = dict[int, int]  # dim -> size of its leading batch part
+Extents = dict[int, Size]  # dim -> size of its leading batch part
 
 
 @dataclass
@@ -42,32 +43,39 @@ def batch_of(function: Function) -> Batch:
         found = _batch_factors(op, extents)
         factors[op] = tuple(found)
         for j, r in enumerate(op.results):
-            extents[r] = {d: e for d, fs in enumerate(rule.results[j]) if (e := _leading(fs, found)) > 1} or _marked(r, op.attrs)
+            extents[r] = {d: e for d, fs in enumerate(rule.results[j]) if (e := _leading(fs, found)) != 1} or _marked(r, op.attrs)
     return Batch(extents, factors)
 
 
 def _marked(value: Value, attrs: Mapping[str, Any]) -> Extents:
     dim = attrs.get("dmlc.batch_dim")
-    return {dim: int(value.shape[dim])} if dim is not None and value.tensor.rank > dim else {}
+    return {dim: value.shape[dim]} if dim is not None and value.tensor.rank > dim else {}
 
 
-def _batch_factors(op: Op, extents: dict[Value, Extents]) -> dict[str, int]:
+def _batch_factors(op: Op, extents: dict[Value, Extents]) -> dict[str, Size]:
     """Factor -> the part of it that counts samples."""
     rule = rule_of(op)
-    found: dict[str, int] = {}
+    found: dict[str, Size] = {}
     for i, v in enumerate(op.operands):
         for d, extent in extents[v].items():
             for f in rule.operands[i][d]:
-                if extent <= 1:
+                if isinstance(extent, int) and extent <= 1:
                     break
-                size = int(rule.sizes[f])
-                found[f] = min(extent, size)
-                extent //= max(size, 1)
+                size = rule.sizes[f]
+                found[f] = _least(extent, size)
+                extent = extent // size if size else 0
     return found
 
 
-def _leading(factors: Sequence[str], found: dict[str, int]) -> int:
-    extent = 1
+def _least(extent: Size, size: Size) -> Size:
+    """The part of a factor of `size` elements that counts samples, when `extent` of them are in it and what follows: a part divides the whole."""
+    if isinstance(extent, int) and isinstance(size, int):
+        return min(extent, size)
+    return extent if size % extent == 0 else size
+
+
+def _leading(factors: Sequence[str], found: dict[str, Size]) -> Size:
+    extent: Size = 1
     for f in factors:
         if f not in found:
             break
@@ -140,7 +148,7 @@ class DataPlaces:
             for d, split in enumerate(self.natural[v].dims):
                 fs = rule.operands[i][d]
                 if split and fs:
-                    minor = math.prod(int(rule.sizes[f]) for f in fs[1:])
+                    minor = math.prod(rule.sizes[f] for f in fs[1:])
                     grain = self.natural[v].grain(d)
                     found.append((fs[0], grain // minor if grain % minor == 0 else 1))
         marked = op.attrs.get("dmlc.batch_dim")
@@ -181,7 +189,7 @@ class DataPlaces:
             return
         rule = rule_of(op)
         factors = {rule.results[0][d][0]: target.grain(d) for d, split in enumerate(target.dims) if split and rule.results[0][d]}
-        minor = {f: math.prod(int(rule.sizes[m]) for m in fs[1:]) for fs in rule.results[0] if fs for f in fs[:1]}
+        minor = {f: math.prod(rule.sizes[m] for m in fs[1:]) for fs in rule.results[0] if fs for f in fs[:1]}
         place = Place.make(dict.fromkeys(factors, self.axes), grains={f: g // minor[f] if g % minor[f] == 0 else 1 for f, g in factors.items()})
         if illegal(self.mesh, op, place) is None and states(self.mesh, op, place)[1][0].dims == target.dims:
             self._set(op, place)

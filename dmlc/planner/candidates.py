@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Op
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import linear_of, rule_of, strategies_of
 from dmlc.ops.place import Place, illegal, states
@@ -43,7 +44,7 @@ def _choices(op: Op, batch_factors: Sequence[str], grains: dict[str, tuple[int, 
     rule = rule_of(op)
     options: list[tuple] = [("none",)]
     for f in rule.factors:
-        if f in rule.whole or f in batch_factors or int(rule.sizes[f]) < 2:
+        if f in rule.whole or f in batch_factors or representative(rule.sizes[f]) < 2:
             continue
         options += [("factor", f, g) for g in (1, *grains.get(f, ()))]
     options += [("linear", s) for s in range(len(linear_of(op)))]

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 
 from dmlc.ir.core import Function, Op, Value
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.sharding import Mesh
 from dmlc.ops.base import rule_of
 
@@ -41,8 +42,8 @@ def _proposals(op: Op, mesh: Mesh, axes: tuple[str, ...]) -> list[tuple[Value, i
     found = []
     for value, dims in ((op.operands[0], rule.operands[0]), (op.results[0], rule.results[0])):
         for d, factors in enumerate(dims):
-            grain = math.prod(int(rule.sizes[f]) for f in factors[1:])
-            if len(factors) > 1 and grain > 1 and not mesh.is_even(value.shape[d], axes, grain):
+            grain = math.prod(rule.sizes[f] for f in factors[1:])
+            if len(factors) > 1 and grain != 1 and not mesh.is_even(value.shape[d], axes, grain):
                 found.append((value, d, grain))
     return found
 
@@ -62,4 +63,4 @@ def _of_op(op: Op, wanted: dict[tuple[Value, int], set[int]]) -> dict[str, tuple
         for d, fs in enumerate(dims):
             if len(fs) == 1 and fs[0] not in rule.whole:
                 found[fs[0]] |= wanted.get((value, d), set())
-    return {f: tuple(sorted(g for g in gs if int(rule.sizes[f]) % g == 0 and int(rule.sizes[f]) > g)) for f, gs in found.items() if gs}
+    return {f: tuple(sorted((g for g in gs if rule.sizes[f] % g == 0 and rule.sizes[f] != g), key=representative)) for f, gs in found.items() if gs}

@@ -9,6 +9,7 @@ from dmlc.cost.model import CostModel
 from dmlc.cost.reshard import reshard, step_bytes
 from dmlc.ir.attributes import Sharding
 from dmlc.ir.core import Op, Value
+from dmlc.ir.open_sizes import representative
 from dmlc.ir.sharding import Mesh
 from dmlc.ir.types import BYTES, TensorType
 from dmlc.ops.base import definition, flops_of, own_attrs, region_key
@@ -29,7 +30,7 @@ class Pricing:
         self._reshards: dict[Any, int | None] = {}
 
     def local_bytes(self, type_: TensorType, sharding: Sharding) -> int:
-        return math.prod(self.mesh.local_shape(type_.shape, sharding)) * BYTES[type_.dtype]
+        return math.prod(map(representative, self.mesh.local_shape(type_.shape, sharding))) * BYTES[type_.dtype]
 
     def work(self, op: Op, place: Place) -> int:
         """Multiply-adds one rank does."""

@@ -64,3 +64,18 @@ func.func @stays(%x: tensor<3x5x8xf32>, %r: tensor<15x8xf32>, %w: tensor<40x2xf3
   %d = dmlc.matmul %h, %w : (tensor<3x40xf32>, tensor<40x2xf32>) -> tensor<3x2xf32>
   func.return %a, %b, %c, %d : tensor<4x8xf32>, tensor<15x8xf32>, tensor<15x8xf32>, tensor<3x2xf32>
 }
+
+// -----
+
+// Sizes that are open until the program runs: the merged dim is the product of the two.
+// CHECK-LABEL: func.func @open
+// CHECK-NEXT: %[[M:.*]] = dmlc.linear %x, %w {{.*}} -> tensor<?x?x6xf32, #dmlc.dims<["batch", "seq", 6]>>
+// CHECK-NEXT: func.return %[[M]]
+builtin.module attributes {dmlc.sizes = {batch = {least = 1 : i64, like = 3 : i64}, seq = {least = 1 : i64, most = 64 : i64, like = 5 : i64}}} {
+  func.func @open(%x: tensor<?x?x8xf32, #dmlc.dims<["batch", "seq", 8]>>, %w: tensor<6x8xf32>) -> tensor<?x?x6xf32, #dmlc.dims<["batch", "seq", 6]>> {
+    %f = dmlc.reshape %x : (tensor<?x?x8xf32, #dmlc.dims<["batch", "seq", 8]>>) -> tensor<?x8xf32, #dmlc.dims<["batch * seq", 8]>>
+    %m = dmlc.linear %f, %w : (tensor<?x8xf32, #dmlc.dims<["batch * seq", 8]>>, tensor<6x8xf32>) -> tensor<?x6xf32, #dmlc.dims<["batch * seq", 6]>>
+    %y = dmlc.reshape %m : (tensor<?x6xf32, #dmlc.dims<["batch * seq", 6]>>) -> tensor<?x?x6xf32, #dmlc.dims<["batch", "seq", 6]>>
+    func.return %y : tensor<?x?x6xf32, #dmlc.dims<["batch", "seq", 6]>>
+  }
+}

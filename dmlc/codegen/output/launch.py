@@ -18,6 +18,8 @@ NO_GPU = "--kernels triton needs a GPU; --kernels interpret runs the Triton sour
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", help="file.npz with one array an input")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="without --inputs: an open size of the program")
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=AxB", help="without --inputs: the shape of an input")
     parser.add_argument("--save", help="file.npz for the results")
     parser.add_argument("--check", help="file.npz with expected results; exit 1 when they differ by more than --tolerance of scale")
     parser.add_argument("--tolerance", type=float, help="default: as fits the precision the program was compiled for")
@@ -50,6 +52,7 @@ def start_ranks(count):
 
 def main():
     sys.path.insert(0, str(HERE))
+    import sizes
     import table
 
     if getattr(table, "TRAIN", None):
@@ -57,6 +60,11 @@ def main():
 
         return train.main()
     args = options()
+    try:
+        args.sizes = sizes.of_run(table, args)
+    except sizes.WrongSize as e:
+        print(e, file=sys.stderr)
+        return 2
     if args.kernels != "auto":
         os.environ["DMLC_KERNELS"] = args.kernels
     if args.kernels == "interpret":
@@ -128,20 +136,23 @@ def execute(given, device, repeat=0, measured=lambda program, mesh: program):
     run and of `repeat` more; other ranks get None in the results' place. `measured` may put another program in the program's place."""
     import model
     import runtime
+    import sizes
     import table
     import torch
 
     mesh = runtime.Mesh(table.MESH)
     same_program(mesh)
     weights = load_weights(mesh, device, given)
-    wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
+    found = sizes.numbers(table, {name: tuple(x.shape) for name, x in given.items()})
+    wanted = [sizes.row_at(a, found) for a in table.ARGUMENTS if a["role"] == "input"]
     inputs = {a["name"]: runtime.cut(given[a["name"]], mesh, mesh.rank, a["shape"], a["dims"], a["grains"]).to(device) for a in wanted}
-    program = measured(model.Program(mesh, device), mesh)
+    program = measured(model.Program(mesh, device, *([found] if found else [])), mesh)
     with torch.no_grad():
         results, first = timed(program, weights, inputs, device)
         times = [timed(program, weights, inputs, device)[1] for _ in range(max(repeat, getattr(program, "needed", 0) - 1))]
         times = getattr(program, "plain_seconds", times)
-    joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"], r["stage"]) for r, x in zip(table.RESULTS, results)]
+    rows = [sizes.row_at(r, found) for r in table.RESULTS]
+    joined = [runtime.gather_result(x, mesh, r["shape"], r["dims"], r["grains"], r["stage"]) for r, x in zip(rows, results)]
     return joined if mesh.rank == 0 else None, first, times
 
 
@@ -191,10 +202,12 @@ def load_weights(mesh, device, given):
 
 def load_inputs(args):
     import numpy as np
+    import sizes
     import table
     import torch
 
-    wanted = [a for a in table.ARGUMENTS if a["role"] == "input"]
+    found = args.sizes if args.inputs is None else sizes.of_file(table, args.inputs)
+    wanted = [sizes.row_at(a, found) for a in table.ARGUMENTS if a["role"] == "input"]
     if args.inputs is None:
         return {a["name"]: synthetic(a, args.seed + i) for i, a in enumerate(wanted)}
     file = np.load(args.inputs)
@@ -235,6 +248,8 @@ def timed(program, weights, inputs, device):
 
 def report(args, results, first, times, device):
     import numpy as np
+    import sizes
+    import table
     from timeline import say_step
 
     arrays = {name: (x.float() if "bfloat16" in str(x.dtype) else x).numpy() for name, x in results.items()}
@@ -244,12 +259,10 @@ def report(args, results, first, times, device):
         print(f"{name}: shape {tuple(a.shape)} {a.dtype}, checksum {total:.6g}" + (f" without {odd} of {a.size} that are not finite" if odd else ""))
     latency = f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms (median of {len(times)})" if times else "not measured"
     print(f"latency {latency}, first run {first * 1e3:.1f} ms, on {device.type}")
-    say_step(times, device, print)
+    say_step(times, device, print, sizes=sizes.unusual(table, args.sizes))
     if args.save:
         np.savez(args.save, **arrays)
     if args.check:
-        import table
-
         return compare(arrays, np.load(args.check), args.tolerance if args.tolerance is not None else table.TOLERANCE)
     return 0
 

@@ -172,12 +172,12 @@ def step_events(rank, on_gpu, length):
 # ---------------------------------------------------------------- the step's time, beside the prediction
 
 
-def say_step(times, device, say, as_compiled=True):
+def say_step(times, device, say, as_compiled=True, sizes=None):
     """One line on the step: seconds measured, and what the compiler predicted where it was for this kind of device and for the batch that ran
-    (`as_compiled`). `dmlc run` says more and asks for the numbers in a file instead."""
+    (`as_compiled`). `sizes`: open sizes by name, where they are not those it was planned for. `dmlc run` says more and asks for the numbers in a file instead."""
     if not times:
         return
-    measured = {"seconds": statistics.median(times), "count": len(times), "device": device.type, "as_compiled": as_compiled, **device_facts(device)}
+    measured = {"seconds": statistics.median(times), "count": len(times), "device": device.type, "as_compiled": as_compiled, "sizes": sizes, **device_facts(device)}
     asked = os.environ.get("DMLC_STEP_FILE")
     if asked:
         Path(asked).write_text(json.dumps(measured))
@@ -185,7 +185,7 @@ def say_step(times, device, say, as_compiled=True):
     predicted = json.loads((HERE / "plan.json").read_text()).get("predicted") if (HERE / "plan.json").exists() else None
     text = f"measured {measured['seconds'] * 1e3:.4g} ms (median of {len(times)})"
     here = ["cpu"] if device.type == "cpu" else measured["name"].lower().split()
-    if predicted and as_compiled and predicted["target"].lower() in here:
+    if predicted and as_compiled and not sizes and predicted["target"].lower() in here:
         before = f"predicted {predicted['step_ps'] / 1e9:.4g} ms (± {100 * predicted['error']:.0f} %)"
         text = f"{before}, {text}, bound {predicted['bound_ps'] / 1e9:.4g} ms"
     say(f"step: {text}")

@@ -238,7 +238,7 @@ class Profiled:
         self.program, self.mesh, self.device, self.steps, self.save = program, mesh, device, steps, save
         self.lines, self.log, self.done = read_lines(), [], []
         self.clock = StreamClock() if device.type == "cuda" else HostClock()
-        self.timed = timed_class(HERE / "model.py", self.lines, self.log.append, self.clock.look)(mesh, device)
+        self.timed = timed_class(HERE / "model.py", self.lines, self.log.append, self.clock.look)(mesh, device, *([program.sizes] if hasattr(program, "sizes") else []))
         self.timed.comm = timed_collectives(type(program.comm), self.log.append, self.done, self.clock)(mesh)
         self.calls = 0
         self.plain, self.marked, self.events = [], [], []

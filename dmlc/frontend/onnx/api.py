@@ -20,6 +20,7 @@ from dmlc.frontend.onnx.tensors import CARRIERS, element_name
 from dmlc.frontend.onnx.values import Poison, Tensor, Weight
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc, Remark
+from dmlc.ir.open_sizes import UnknownSize, in_force, resolve
 from dmlc.ir.types import TensorType
 from dmlc.ir.weights import WeightStore
 
@@ -51,6 +52,8 @@ def import_onnx(
     batch_dims: Mapping[str, int] | Iterable[str] | None = None,
     trainable: str | None = None,
     mode: str = "",
+    open_sizes: bool = False,
+    like: Mapping[str, int] | None = None,
 ) -> ImportResult:
     """Read an ONNX model.
 
@@ -59,22 +62,46 @@ def import_onnx(
     `"x:0"`. `trainable` is a regular expression over initializers' names that replaces the choice by operator and operand.
     `mode` is "train" or "eval" for a model that is trained: dropouts and batch norms that the file has in training form then are what that mode
     makes of them; without it such a form is not supported.
+    With `open_sizes` what stays open does so in the module too, as symbols; `like` says which values of them prices are taken at.
     Raises `DmlcError` for everything that is wrong with the file or not supported.
     """
     path = Path(path)
     model = load_model(path)
     try:
-        return _import(model, path, dims or {}, shapes or {}, devices, _batch_dims(batch_dims), Program(trainable, mode))
+        binder = SizeBinder(_given_inputs(model.graph), dims or {}, shapes or {}, devices, _batch_dims(batch_dims), like)
+        return _import_open(model, path, binder, trainable) if open_sizes and not mode else _import(model, path, binder, Program(trainable, mode))
     except DmlcError as e:
         raise e if e.loc.known else DmlcError(e.message, Loc(str(path)), e.notes) from None
     except Exception as e:  # parts of a damaged file that lie outside nodes
         raise DmlcError(f"the model is damaged: {one_line(e)}", Loc(str(path))) from e
 
 
-def _import(model: onnx.ModelProto, path: Path, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int], program: Program) -> ImportResult:
+def _given_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return [v for v in graph.input if v.name not in initializers]
+
+
+def _import_open(model: onnx.ModelProto, path: Path, binder: SizeBinder, trainable: str | None) -> ImportResult:
+    """With symbols for open sizes. What the model shows two of them to have in common is written down, what has to be known is fixed, and the
+    import begins again."""
+    left, said = binder.keep_open(), []
+    while True:
+        try:
+            with in_force(left):
+                result = _import(model, path, binder, Program(trainable, ""))
+            break
+        except UnknownSize as e:
+            told, numbers = resolve(left, e)
+            said += told
+            binder.bind_kept(numbers)
+    left.declare(result.module)
+    result.remarks = [*said, *(Remark("import", f"the program takes {text} only: a comparison in it comes out so") for text in left.assumed), *result.remarks]
+    return result
+
+
+def _import(model: onnx.ModelProto, path: Path, binder: SizeBinder, program: Program) -> ImportResult:
     graph = model.graph
     initializers = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    binder = SizeBinder([v for v in graph.input if v.name not in initializers], dims, shapes, devices, batch_dims)
     importer = Importer(model, path, program)
     frame = Frame(opsets_of(model))
     inputs = _bind_inputs(graph, binder, program, frame)
@@ -102,7 +129,7 @@ def _noting_defaults(binder: SizeBinder) -> Iterator[None]:
         yield
     except DmlcError as e:
         chosen = ", ".join(f"{s.name} = {s.size}" for s in binder.table() if s.why.startswith("default"))
-        raise DmlcError(e.message, e.loc, (*e.notes, f"sizes chosen by default: {chosen} (others with --dim or --shape)") if chosen else e.notes) from None
+        raise e.told(e.message, e.loc, (*e.notes, f"sizes chosen by default: {chosen} (others with --dim or --shape)") if chosen else e.notes) from None
 
 
 def _bind_inputs(graph: onnx.GraphProto, binder: SizeBinder, program: Program, frame: Frame) -> list[InputSpec]:

@@ -9,16 +9,19 @@ from typing import Any, Protocol, Union
 import numpy as np
 import torch
 
+from dmlc.frontend.onnx.open_values import is_open, joined_shape
 from dmlc.frontend.onnx.tensors import from_torch, to_torch
 from dmlc.frontend.onnx.values import FOLD_LIMIT, Known, Tensor, Weight
 from dmlc.interpret.evaluate import evaluate
 from dmlc.ir.builder import infer_types
 from dmlc.ir.core import Block, Op, Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import UNKNOWN, DmlcError, Loc
+from dmlc.ir.open_sizes import SizesDiffer
 from dmlc.ir.registry import lookup
 from dmlc.ir.types import FLOATS, TensorType, Type
 
-Operand = Union[Tensor, int, float, bool]
+Operand = Union[Tensor, int, float, bool, Dim]
 
 
 class Emitter(Protocol):
@@ -114,8 +117,17 @@ class Emit:
             return self.emitter.weight(t, role)
         if t.literal and role != "const" and t.array.size > 1:
             return self.emitter.weight(t.weight, role)
+        if is_open(t.array):
+            return self.sizes_value(t)
         uniform = t.uniform
         return self.emitter.constant(t) if uniform is None else self.full(uniform, t.dtype, t.shape)
+
+    def sizes_value(self, t: Known) -> Value:
+        """Integers with open sizes among them, as a value of the program."""
+        parts = [self.emit_as((), "i64", "dmlc.full", value=n) for n in t.array.reshape(-1).tolist()]
+        if t.shape == ():
+            return self.value(self.cast(parts[0], t.dtype))
+        return self.value(self.cast(self.reshape(self.concat([self.reshape(p, (1,)) for p in parts], 0), t.shape), t.dtype))
 
     def op(self, name: str, operands: Sequence[Tensor], types: Sequence[Type] | None = None, **attrs: Any) -> Op:
         """An op; attributes that have their default value are left out."""
@@ -137,18 +149,20 @@ class Emit:
 
     def pointwise(self, name: str, *operands: Operand, **attrs: Any) -> Value:
         """A pointwise op. Python numbers take the dtype of the other operands; repeated values shrink to a scalar where the shape allows."""
-        dtype = next(type_of(t).dtype for t in operands if not isinstance(t, (int, float)))
-        return self.emit(name, *self._shrunk([Known.of(t, dtype) if isinstance(t, (int, float)) else t for t in operands]), **attrs)
+        dtype = next(type_of(t).dtype for t in operands if not isinstance(t, (int, float, Dim)))
+        return self.emit(name, *self._shrunk([Known.of(t, dtype) if isinstance(t, (int, float, Dim)) else t for t in operands]), **attrs)
 
     def select(self, condition: Tensor, a: Operand, b: Operand) -> Value:
-        dtype = next(type_of(t).dtype for t in (a, b) if not isinstance(t, (int, float)))
-        branches = [Known.of(t, dtype) if isinstance(t, (int, float)) else t for t in (a, b)]
+        dtype = next(type_of(t).dtype for t in (a, b) if not isinstance(t, (int, float, Dim)))
+        branches = [Known.of(t, dtype) if isinstance(t, (int, float, Dim)) else t for t in (a, b)]
         return self.emit("dmlc.select", *self._shrunk([condition, *branches]))
 
     def _shrunk(self, operands: Sequence[Tensor]) -> list[Tensor]:
         """Known arrays without the dims along which they only repeat, as far as the result keeps its shape."""
         result = [t.read() if isinstance(t, Weight) and t.constant_like else t for t in operands]
         for i, t in enumerate(result):
+            if isinstance(t, Known) and is_open(t.array):
+                continue
             if isinstance(t, Known) and t.array.size > 1:
                 others = [type_of(other).shape for k, other in enumerate(result) if k != i]
                 result[i] = _unrepeated(t, broadcast_shape([*others, ()]))
@@ -162,6 +176,8 @@ class Emit:
         if source.shape == shape:
             return t
         if math.prod(shape) != source.numel:
+            if not isinstance(source.numel, int) or not isinstance(math.prod(shape), int):
+                raise SizesDiffer.between(math.prod(shape), source.numel, f"a tensor of shape {as_list(source.shape)} cannot take the shape {as_list(shape)}")
             raise DmlcError(f"a tensor of shape {list(source.shape)} cannot take the shape {list(shape)}")
         return self.emit_as(shape, source.dtype, "dmlc.reshape", t)
 
@@ -201,8 +217,10 @@ class Emit:
         return self.emit(f"dmlc.reduce_{kind}", t, dims=tuple(dims), keepdim=keepdim) if dims else t
 
     def mean(self, t: Tensor, dims: Sequence[int], keepdim: bool = True) -> Value:
-        """Sum times 1/n; over no elements that is 0 * inf = NaN, as a mean of nothing is."""
+        """Sum times 1/n; over no elements that is 0 * inf = NaN, as a mean of nothing is. Over an open size, sum over n."""
         count = math.prod(concrete(t)[d] for d in dims)
+        if isinstance(count, Dim):
+            return self.pointwise("dmlc.div", self.reduce("sum", t, dims, keepdim), self.cast(self.emit_as((), "i64", "dmlc.full", value=count), type_of(t).dtype))
         return self.pointwise("dmlc.mul", self.reduce("sum", t, dims, keepdim), 1.0 / count if count else math.inf)
 
     def chain(self, t: Tensor, *steps: Callable[[Tensor], Tensor]) -> Tensor:
@@ -230,7 +248,11 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    try:
-        return tuple(np.broadcast_shapes(*map(tuple, shapes)))
-    except ValueError:
-        raise DmlcError(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast together") from None
+    found = joined_shape(shapes)
+    if found is None:
+        raise DmlcError(f"shapes {', '.join(str(as_list(s)) for s in shapes)} do not broadcast together")
+    return found  # type: ignore[return-value]
+
+
+def as_list(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -19,6 +19,7 @@ from dmlc.frontend.onnx.frame import Frame, deeper
 from dmlc.frontend.onnx.graph import node_name, ordered
 from dmlc.frontend.onnx.loader import NEWEST_OPSET, Source, source_of
 from dmlc.frontend.onnx.node import Node
+from dmlc.frontend.onnx.open_values import INTEGERS, computed, is_open
 from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.schemas import element_of, has_body, schema_body, schema_defaults
 from dmlc.frontend.onnx.table import STATIC, Handler, Unsupported, handler_for, schema_version, supported_versions
@@ -107,7 +108,7 @@ class Importer:
             self.unsupported.append((proto.op_type, name, str(e)))
             results, elements = [POISON] * len(proto.output), []
         except DmlcError as e:
-            raise e if e.loc.known else DmlcError(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
+            raise e if e.loc.known else e.told(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
         except Exception as e:  # a damaged file can break any assumption of a handler
             raise DmlcError(f"{proto.op_type} cannot be imported: {one_line(e)}", Loc(name)) from e
         self._bind(proto, frame, name, results)
@@ -158,12 +159,23 @@ class Importer:
         given = [t for t in node.operands if t is not None]
         if not given or (domain, node.proto.op_type) in STATIC or not all(isinstance(t, Known) or (isinstance(t, Weight) and t.constant_like) for t in given):
             return None
+        if any(isinstance(t, Known) and is_open(t.array) for t in given):
+            return self._of_sizes(node, given)
         scratch = Scratch(Loc(node.name))
         operands = [t.read() if isinstance(t, Weight) else t for t in node.operands]
         inner = Node(self, node.frame, node.proto, node.name, node.since, operands, scratch)
         results = scratch.evaluate(_handled(handler, inner))
         node.result_elements = inner.result_elements
         return results
+
+    def _of_sizes(self, node: Node, given: Sequence[Tensor]) -> Sequence[Tensor] | None:
+        """The result of integers that depend on open sizes, where the operator is one of those that exporters compute shapes with."""
+        arrays = [t.read() if isinstance(t, Weight) else t for t in given]
+        if not all(isinstance(t, Known) and t.dtype in (*INTEGERS, "i1") for t in arrays) or any(t is None for t in node.operands):
+            return None
+        found = computed(node, [t.array for t in arrays if isinstance(t, Known)])
+        dtype = "i1" if found is not None and found.dtype == bool else next((t.dtype for t in arrays if t.dtype != "i1"), "i64")
+        return None if found is None else [Known(found, "i64" if node.proto.op_type == "Cast" and node.attr("to") == 7 else dtype)]
 
     def _bind(self, proto: onnx.NodeProto, frame: Frame, name: str, results: Sequence[Tensor | Poison]) -> None:
         wanted = max((i + 1 for i, o in enumerate(proto.output) if o), default=0)

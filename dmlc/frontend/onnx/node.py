@@ -12,11 +12,14 @@ from dmlc.frontend.onnx.carried import Kind
 from dmlc.frontend.onnx.emit import Emit, Emitter, concrete, type_of
 from dmlc.frontend.onnx.graph import attribute_value
 from dmlc.frontend.onnx.loader import source_of
+from dmlc.frontend.onnx.open_values import is_open
 from dmlc.frontend.onnx.table import Unsupported
 from dmlc.frontend.onnx.tensors import CARRIERS, python_value
 from dmlc.frontend.onnx.values import FOLD_LIMIT, Known, Tensor, Weight
 from dmlc.ir.core import Value
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import UnknownSize
 
 if TYPE_CHECKING:
     from dmlc.frontend.onnx.frame import Frame
@@ -82,19 +85,21 @@ class Node(Emit):
             raise Unsupported(f"{what} must be known at import, but it depends on the data")
         if t.array.size > FOLD_LIMIT:
             raise Unsupported(f"{what} has {t.array.size} elements, too many to work with at import")
+        if is_open(t.array):
+            raise UnknownSize.of(next(n for n in t.array.reshape(-1) if isinstance(n, Dim)), f"{what} must be known at import")
         return t.array
 
     def maybe_known(self, i: int) -> np.ndarray | None:
         t = self.get(i)
         if isinstance(t, Weight) and t.constant_like:
             t = t.read()
-        return t.array if isinstance(t, Known) and t.array.size <= FOLD_LIMIT else None
+        return t.array if isinstance(t, Known) and t.array.size <= FOLD_LIMIT and not is_open(t.array) else None
 
     def single(self, t: Tensor) -> Known | None:
         """The tensor as one number known at import, or None."""
         if isinstance(t, Weight) and t.constant_like:
             t = t.read()
-        return t if isinstance(t, Known) and t.array.size == 1 else None
+        return t if isinstance(t, Known) and t.array.size == 1 and not is_open(t.array) else None
 
     def number(self, i: int) -> bool | int | float | None:
         """Operand i as a Python number; None when it is absent, depends on the data or has several elements."""
@@ -109,11 +114,18 @@ class Node(Emit):
         return isinstance(t, Weight) and type_of(t).is_float and not t.constant_like
 
     def ints(self, i: int, what: str) -> tuple[int, ...]:
-        """Operand i as a list of integers known at import (rank 0 counts as one)."""
+        """Operand i as a list of integers known at import, open sizes among them (rank 0 counts as one)."""
+        if (found := self.sizes(i)) is not None:
+            return found
         array = self.known(i, what)
         if array.ndim > 1 or array.dtype.kind not in "iu":
             raise DmlcError(f"{what} must be a list of integers, not {array.dtype} of shape {list(array.shape)}")
         return tuple(int(v) for v in array.reshape(-1))
+
+    def sizes(self, i: int) -> tuple[Any, ...] | None:
+        """Operand i, if it is a list of integers of which some are open sizes."""
+        t = self.get(i)
+        return tuple(t.array.reshape(-1).tolist()) if isinstance(t, Known) and is_open(t.array) and t.array.ndim <= 1 else None
 
     # ------------------------------------------------------------ attributes
 

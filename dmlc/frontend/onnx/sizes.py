@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
 from dmlc.frontend.onnx.tensors import dtype_of_element, dtype_or_carrier
+from dmlc.ir.dims import Dim, Size, substitute, symbol
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import OpenSize, OpenSizes
 from dmlc.ir.suggest import did_you_mean
 
 DEFAULT_SIZE = 64
@@ -20,7 +24,7 @@ class InputSpec:
 
     name: str
     argument: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: str
     batch_dim: int | None = None
 
@@ -53,20 +57,46 @@ def _is_name(symbol: str) -> bool:
 class SizeBinder:
     """Binds each open size once. Named sizes of the file are shared between inputs; an unnamed one is called `input[dim]`."""
 
-    def __init__(self, inputs: Iterable[onnx.ValueInfoProto], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], devices: int, batch_dims: Mapping[str, int]):
+    def __init__(
+        self,
+        inputs: Iterable[onnx.ValueInfoProto],
+        dims: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        devices: int,
+        batch_dims: Mapping[str, int],
+        like: Mapping[str, int] | None = None,
+    ):
+        self.kept: dict[str, Size] = {}  # open sizes that stay so: what stands for each
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.batch_dims, self.devices = dict(batch_dims), devices
         self.inputs = [self._read(v) for v in inputs]
         self.bound: dict[str, tuple[int, str]] = {}
         self._check_names(dims)
+        self._check_names(like or {})
         self._bind_given(dims)
+        self.bound.update({name: (size, "--size-hint") for name, size in (like or {}).items() if name not in self.bound})
         self._bind_defaults()
 
     def specs(self, arguments: Mapping[str, str]) -> list[InputSpec]:
         return [InputSpec(i.name, arguments[i.name], self.shape(i), i.dtype, self._batch_dim(i)) for i in self.inputs]
 
-    def shape(self, given: _Input) -> tuple[int, ...]:
-        return tuple(d if isinstance(d, int) else self.bound[d][0] for d in given.dims)
+    def shape(self, given: _Input) -> tuple[Any, ...]:
+        return tuple(d if isinstance(d, int) else self.kept.get(d, self.bound[d][0]) for d in given.dims)
+
+    def keep_open(self) -> OpenSizes:
+        """Leave every size open that nobody fixed: each becomes a symbol named after it, priced as it would have been bound."""
+        names, sizes = {}, {}
+        for symbol_name, (size, why) in self.bound.items():
+            if why in ("--dim", "--shape") or size < 1:
+                continue
+            names[symbol_name] = _identifier(symbol_name, set(names.values()))
+            sizes[names[symbol_name]] = OpenSize(1, None, size)
+        self.kept = {model: symbol(own) for model, own in names.items()}
+        return OpenSizes(sizes, may_narrow=True)
+
+    def bind_kept(self, numbers: Mapping[str, Size]) -> None:
+        """Replace symbols, by what sizes have to be."""
+        self.kept = {name: substitute(size, numbers) for name, size in self.kept.items()}
 
     def table(self) -> list[ChosenSize]:
         places: dict[str, list[str]] = {symbol: [] for symbol in self.bound}
@@ -74,7 +104,7 @@ class SizeBinder:
             for d, size in enumerate(i.dims):
                 if isinstance(size, str):
                     places[size].append(f"{i.name}[{d}]")
-        return [ChosenSize(s, size, why, tuple(places[s])) for s, (size, why) in self.bound.items() if places[s]]
+        return [ChosenSize(s, size, why, tuple(places[s])) for s, (size, why) in self.bound.items() if places[s] and not isinstance(self.kept.get(s), Dim)]
 
     def _read(self, value: onnx.ValueInfoProto) -> _Input:
         optional = value.type.HasField("optional_type") and value.type.optional_type.elem_type.HasField("tensor_type")
@@ -152,6 +182,17 @@ class SizeBinder:
             return 0
         batch_names = {other.dims[0] for other in self.inputs if other.dims and isinstance(other.dims[0], str)}
         return next((d for d, size in enumerate(i.dims) if size in batch_names), None)
+
+
+def _identifier(name: str, taken: set[str]) -> str:
+    """A name of the file as a symbol's."""
+    base = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "size"
+    base = f"n_{base}" if base[0].isdigit() or base in ("floordiv", "ceildiv", "mod") else base
+    unique, n = base, 1
+    while unique in taken:
+        n += 1
+        unique = f"{base}_{n}"
+    return unique
 
 
 def _known(names: Iterable[str]) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 import torch
 
+from dmlc.frontend.onnx.open_values import of_sizes
 from dmlc.interpret.evaluate import DTYPES
+from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
 
 T = onnx.TensorProto
@@ -130,7 +132,9 @@ def shortest(number: float) -> float:
 
 
 def array_from(values: object, dtype: str) -> np.ndarray:
-    """Python numbers as an array in the store's form; integers out of range are refused."""
+    """Python numbers as an array in the store's form; integers out of range are refused. Open sizes make an array of objects."""
+    if isinstance(values, Dim) or (isinstance(values, (list, tuple)) and any(isinstance(n, Dim) for n in values)):
+        return of_sizes(values)
     wide = np.asarray(values)
     if dtype in INTEGER_LIMITS and wide.size:
         low, high = INTEGER_LIMITS[dtype]

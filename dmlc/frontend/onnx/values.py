@@ -46,7 +46,7 @@ class Known:
     @property
     def uniform(self) -> bool | int | float | None:
         """The one value of all elements, or None when they differ or there are none (NaNs differ from themselves only by bits)."""
-        if not self.array.size:
+        if not self.array.size or self.array.dtype == object:
             return None
         first = self.array.reshape(-1)[:1]
         bits = np.dtype(f"u{self.array.dtype.itemsize}")

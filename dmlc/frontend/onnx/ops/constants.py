@@ -8,10 +8,12 @@ import numpy as np
 
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import Unsupported, op
-from dmlc.frontend.onnx.tensors import array_from, dtype_of_element, to_torch
+from dmlc.frontend.onnx.tensors import array_from, dtype_of_element, python_value, to_torch
 from dmlc.frontend.onnx.values import Known, Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
+from dmlc.ir.dims import Dim, Size, ceildiv
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import UnknownSize
 
 
 @op("Constant", 1, 9, 11, 12, 13, 19, *REFINED, static=True)
@@ -29,22 +31,37 @@ def constant(n: Node) -> Known:
 
 
 @op("ConstantOfShape", 9, 20, *REFINED, static=True)
-def constant_of_shape(n: Node) -> Known:
-    """One number repeated: kept as a view of one element, however large."""
+def constant_of_shape(n: Node) -> Tensor:
+    """One number repeated: kept as a view of one element, however large; of an open size an op of the program."""
     value = n.constant_attr(n.attr("value")) if "value" in n.attributes else Known.of(0.0, "f32")
     if value.array.size != 1:
         raise DmlcError(f"attribute 'value' has {value.array.size} elements, 1 is needed")
-    return Known(np.broadcast_to(value.array.reshape(()), checked_sizes(n.ints(0, "the shape"))), value.dtype)
+    wanted = checked_sizes(n.ints(0, "the shape"))
+    if any(isinstance(s, Dim) for s in wanted):
+        return n.full(python_value(value.array, value.dtype), value.dtype, wanted)
+    return Known(np.broadcast_to(value.array.reshape(()), wanted), value.dtype)
 
 
 @op("Range", 11, 27, static=True)
-def range_(n: Node) -> Known:
+def range_(n: Node) -> Tensor:
+    given = [n.sizes(i) for i in range(3)]
+    if any(given):
+        return _open_range(n, *(g[0] if g else int(n.known(i, "a limit").reshape(-1)[0]) for i, g in enumerate(given)))
     start, limit, delta = (to_torch(n.known(i, what).reshape(-1)[0], n.dtype(i)).item() for i, what in enumerate(("start", "limit", "delta")))
     if not delta:
         raise DmlcError("delta is 0")
     count = max(0, math.ceil((limit - start) / delta))
     _check_size(count)
     return Known.of(start + np.arange(count) * delta, n.dtype(0))
+
+
+def _open_range(n: Node, start: Size, limit: Size, delta: Size) -> Tensor:
+    """Counting up from or to an open size is an op of the program."""
+    if not isinstance(delta, int) or delta < 1:
+        raise UnknownSize.of(next(x for x in (start, limit, delta) if isinstance(x, Dim)), f"a range by {delta} has to know its limits")
+    count = ceildiv(limit - start, delta)
+    places = n.emit_as((count if isinstance(count, int) else max(count, 0),), "i64", "dmlc.iota", **({"step": delta} if delta != 1 else {}))
+    return n.cast(places if start == 0 else n.pointwise("dmlc.add", places, n.sizes_value(Known.of(start))), n.dtype(0))
 
 
 @op("EyeLike", 9, 22, static=True)

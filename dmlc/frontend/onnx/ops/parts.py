@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-
-import numpy as np
 
 from dmlc.frontend.onnx.emit import type_of
 from dmlc.frontend.onnx.node import Node
@@ -12,7 +11,9 @@ from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
 from dmlc.ir.core import Value
+from dmlc.ir.dims import Dim, Size
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import LARGEST, UnknownSize, larger, smaller
 
 
 @op("Slice", 1)
@@ -40,9 +41,33 @@ def _slice(n: Node, starts: Sequence[int], ends: Sequence[int], axes: Sequence[i
     for start, end, axis, step in zip(starts, ends, axes, steps):
         dim = n.axis(axis, n.rank(0))
         size_ = type_of(x).shape[dim]
+        if any(isinstance(v, Dim) for v in (size_, start, end)):
+            x = _open_slice(n, x, dim, start, end, step)
+            continue
         places = range(size_)[start if step > 0 else max(start, -size_) : end : step]
         x = take_range(n, x, dim, places)
     return x
+
+
+def _open_slice(n: Node, x: Tensor, dim: int, start: Size, end: Size, step: int) -> Tensor:
+    """A slice whose bounds depend on open sizes: INT32_MAX and INT64_MAX are past every dim, and nothing is added to them."""
+    size_ = type_of(x).shape[dim]
+    if step < 0:
+        from_the_end = start in (-1, size_ - 1) or (isinstance(start, int) and start >= LARGEST)
+        if step == -1 and from_the_end and isinstance(end, int) and end < -LARGEST:
+            return n.emit("dmlc.flip", x, dims=(dim,))
+        raise UnknownSize.of(next(v for v in (size_, start, end) if isinstance(v, Dim)), "a slice from the back has to know its dim")
+    low, high = (clamped(v, size_) for v in (start, end))
+    return n.slice(x, dim, low, larger(low, high), step)
+
+
+def clamped(place: Size, size_: Size) -> Size:
+    """A bound of a slice inside 0 to the dim's size, counted from the front."""
+    if isinstance(place, int) and place >= LARGEST:
+        return size_
+    if isinstance(place, int) and place <= -LARGEST:
+        return 0
+    return smaller(larger(place + size_ if place < 0 else place, 0), size_)
 
 
 def take_range(n: Node, x: Tensor, dim: int, places: range) -> Tensor:
@@ -76,7 +101,7 @@ def _split(n: Node, sizes: Sequence[int] | None) -> list[Tensor]:
         sizes = [max(0, min(part, total - i * part)) for i in range(count)]
     if sum(checked_sizes(sizes)) != total:
         raise DmlcError(f"sizes {list(sizes)} do not add up to {total}")
-    starts = np.concatenate(([0], np.cumsum(sizes))).tolist()
+    starts = list(itertools.accumulate(sizes, initial=0))
     return [n.slice(n[0], axis, low, high) for low, high in zip(starts, starts[1:])]
 
 

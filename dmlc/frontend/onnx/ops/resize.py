@@ -10,6 +10,7 @@ from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.crop_resize import CROP, cropped
 from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
+from dmlc.ir.dim_decisions import scaled
 from dmlc.ir.location import DmlcError
 
 
@@ -88,7 +89,7 @@ def _interpolate(n: Node, scales: Sequence[float], coordinate: str, rounding: st
     source, mode = n.shape(0), n.attr("mode", "nearest")
     if len(scales) != len(source) or any(not math.isfinite(s) or s <= 0 for s, x in zip(scales, source) if x):
         raise DmlcError(f"scales {list(scales)} for a tensor of shape {list(source)}")
-    shape = tuple(target) if target is not None else tuple(math.floor(x * s) for x, s in zip(source, scales))
+    shape = tuple(target) if target is not None else tuple(scaled(x, s) for x, s in zip(source, scales))
     if shape == source and all(s == 1 for s in scales):
         return n[0]
     return n.emit_as(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dmlc.frontend.onnx.emit import broadcast_shape
+from dmlc.frontend.onnx.emit import as_list, broadcast_shape
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.table import op
 from dmlc.frontend.onnx.values import Tensor
 from dmlc.frontend.onnx.versions import REFINED, checked_sizes
 from dmlc.ir.location import DmlcError
+from dmlc.ir.open_sizes import SizesDiffer
 
 
 @op("Reshape", 5, 13, 14, 19, *REFINED)
@@ -35,6 +36,8 @@ def _target_shape(source: Sequence[int], wanted: Sequence[int], allow_zero: bool
             target[d] = source[d]
     if -1 in target:
         rest, total = math.prod(s for s in target if s != -1), math.prod(source)
+        if rest != 0 and not isinstance(total % rest, int):
+            raise SizesDiffer.between(total // rest * rest, total, f"a tensor of shape {as_list(source)} cannot take the shape {as_list(wanted)}")
         if rest == 0 or total % rest:
             raise DmlcError(f"a tensor of shape {list(source)} cannot take the shape {list(wanted)}")
         target[target.index(-1)] = total // rest
