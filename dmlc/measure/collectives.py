@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
+from dmlc.codegen.output import in_order
+
 KIB, MIB = 2**10, 2**20
 SIZES = (4, KIB, 16 * KIB, 128 * KIB, MIB, 8 * MIB, 64 * MIB)
 QUICK_SIZES = (4, 64 * KIB, 2 * MIB)
@@ -39,7 +41,7 @@ def measure_collectives(device: torch.device, quick: bool, say: Callable[[str], 
     found = Found()
     world = dist.get_world_size()
     for ranks in dict.fromkeys((*(2**i for i in range(1, world.bit_length()) if 2**i <= world), world)):
-        group = dist.new_group(list(range(ranks)))
+        group = dist.new_group(list(range(ranks)), backend=in_order.backend(dist.get_backend()))
         if dist.get_rank() < ranks:
             measure_group(found, device, group, ranks, quick, say)
         dist.barrier()
@@ -118,7 +120,7 @@ def _all_to_all(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable
 
 def _reduce_scatter(whole: Tensor, part: Tensor, ranks: int, group: Any) -> Callable[[], object]:
     """On Gloo an all-to-all: what the ranks then add up is computation."""
-    if dist.get_backend(group) == "gloo":
+    if in_order.is_gloo(dist.get_backend(group)):
         return _all_to_all(whole, part, ranks, group)
     parts = list(whole.chunk(ranks))
     return lambda: dist.reduce_scatter(part, parts, group=group)

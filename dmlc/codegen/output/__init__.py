@@ -3,7 +3,7 @@
 Every folder gets `FILES`; one that trains gets `TRAINING_FILES` too, and `launch_train.sh` as its `launch.sh`.
 """
 
-FILES = ("runtime.py", "launch.py", "sizes.py", "timing.py", "timeline.py", "alone.py")
+FILES = ("runtime.py", "in_order.py", "launch.py", "sizes.py", "timing.py", "timeline.py", "alone.py")
 
 TRAINING_FILES = (
     "train.py",

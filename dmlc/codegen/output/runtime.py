@@ -7,6 +7,7 @@ On Gloo a reduce-scatter is an all-to-all and a local sum in rank order: Gloo's 
 import itertools
 import math
 
+import in_order  # type: ignore[import-not-found]
 import torch
 import torch.distributed as dist
 from prelude import join_parts, pad_to, window  # type: ignore[import-not-found]
@@ -58,7 +59,7 @@ class Mesh:
         if axes not in self._groups:
             mine = None
             for ranks in dict.fromkeys(tuple(self.members(r, axes)) for r in range(self.size)):
-                made = dist.new_group(list(ranks))
+                made = dist.new_group(list(ranks), backend=in_order.backend(dist.get_backend()))
                 if self.rank in ranks:
                     mine = (made, ranks)
             self._groups[axes] = mine
@@ -122,7 +123,7 @@ class Collectives:
         self.mesh = mesh
 
     def _is_gloo(self, group):
-        return dist.get_backend(group) == "gloo"
+        return in_order.is_gloo(dist.get_backend(group))
 
     def all_reduce_start(self, tensors, axes, combiner, given=False):
         """`given`: the one tensor is needed no more and may hold the result."""
