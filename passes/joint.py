@@ -107,7 +107,7 @@ class _Joint:
         memory = self.module.attrs.get("dmlc.request", {}).get("memory", 0)
         plans = starts(region, memory)
         cap = max((memory or cost.cluster.memory) - self._around(block) - source_bytes(block), 1)
-        result = search(region.problem, [s.plan for s in plans], cap, self.effort * len(region.nodes))
+        result = search(region.problem, [s.plan for s in plans], cap, self.effort * len(region.nodes), late=cost.late)
         self.numbers = write(region, result.plan, *self.numbers)
         owner = block.region.op if block.region is not None else None
         if owner is not None and owner.name != "func.func":

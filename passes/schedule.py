@@ -79,7 +79,7 @@ def _micro(time: int) -> str:
 def decide(graph: UnitGraph, choice: Choice, cost: CostModel, effort: int = EFFORT) -> Choice:
     """Adds an order for the graph's region: never slower than the program's own, and within the memory cap if that one is."""
     units = graph.units(choice)
-    order = find_order(units, cost.cluster.memory, effort)
+    order = find_order(units, cost.cluster.memory, effort, cost.late)
     return choice.with_(order={**choice.order, graph.region: tuple(units.ids[u] for u in order)})
 
 

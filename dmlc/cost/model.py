@@ -26,6 +26,8 @@ from dmlc.ops.kernel import find_kernel
 
 __all__ = ["CostModel", "bytes_of", "type_bytes", "view_operand"]
 
+LATE = 25  # percent: forward passes of ranks on one machine took so much longer beside others than alone
+
 
 def view_operand(op: Op) -> int | None:
     """The operand that result 0 aliases, or None."""
@@ -192,6 +194,12 @@ class CostModel:
         link = self.collectives.path(axes, mesh).outer
         known = self.measured.calls.get(link.name) if self.measured is not None else None
         return known if known is not None else gloo.CALL if link.backend == "gloo" else 0
+
+    @property
+    def late(self) -> int:
+        """By how many percent computations may take longer than they are priced, which orders are prepared for. A processor's do: what they need
+        has left the caches, other ranks share the memory, its ranks are not in step."""
+        return LATE if self.cluster.device.kind == "cpu" else 0
 
     def startup(self, kind: str, axes: Sequence[str], mesh: Mesh) -> int:
         """Picoseconds a collective takes however small it is: what merging two saves."""

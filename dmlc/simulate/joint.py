@@ -15,6 +15,7 @@ from dmlc.simulate.joint_descent import ALL, Descent, Score
 from dmlc.simulate.joint_layout import Layout
 from dmlc.simulate.joint_problem import COMPUTE, CUT, JOIN, Buffer, Chunks, Node, Plan, Problem, Stream, Unit
 from dmlc.simulate.joint_state import Schedule
+from dmlc.simulate.late import prepared
 from dmlc.simulate.listing import list_orders
 from dmlc.simulate.units import Units
 
@@ -42,6 +43,7 @@ __all__ = [
 EFFORT = 5_000_000  # units simulated by a search, all trials together
 POLISHED = 3  # results of descents that exact windows go on from
 KICKS = 8
+LATE = 4  # part of the effort for computations that take longer
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,10 @@ class Result:
     bound: int
 
 
-def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int = EFFORT, moves: frozenset[str] = ALL) -> Result:
+def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int = EFFORT, moves: frozenset[str] = ALL, late: int = 0) -> Result:
     """The best plan found from `starts`: never slower than the best of them, never above `cap` bytes (0: none) unless all starts are;
-    then the least of their peaks is the cap. `moves` names what may change: order, fusion, buckets, chunks."""
+    then the least of their peaks is the cap. `moves` names what may change: order, fusion, buckets, chunks. `late`: how many percent longer
+    computations may take than they are priced (`dmlc.simulate.late`)."""
     if not starts:
         raise ValueError("a search needs a plan to start from")
     first = [_schedule(problem, plan, memory=True) for plan in starts]
@@ -84,7 +87,7 @@ def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int =
     binding = cap if cap < _total(problem) else 0
     ranked = sorted((i for i, peak in enumerate(peaks) if not cap or peak <= cap), key=lambda i: (Score.of(first[i]), i))
     run = _run([(i, first[i]) for i in ranked], binding, effort, moves)
-    best = run.best()
+    best = prepared(run.best(), late, binding, effort, moves, first[ranked[0]].makespan) if late else run.best()
     return Result(
         best.layout.plan(best.order),
         best.makespan,

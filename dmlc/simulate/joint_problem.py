@@ -6,8 +6,9 @@ of one key as one bucket. A collective may also be cut into pieces. A `Plan` say
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dmlc.simulate.clocks import FULL, Streams
@@ -146,6 +147,22 @@ class Problem:
         for c, ways in self.chunks.items():
             if self.nodes[c].stream == COMPUTE or any(n < 2 or n != len(way.times) for n, way in ways.items()):
                 raise ValueError(f"node {c} cannot be cut: only collectives can, into as many pieces as times are given for")
+
+    def slower(self, percent: int) -> Problem:
+        """The same with computations that take so many percent longer than they are priced."""
+
+        def longer(time: int) -> int:
+            return time + time * percent // 100
+
+        def time(members: Members) -> int:
+            found, _ = self.price(members)
+            return longer(found) if self.nodes[members[0]].stream == COMPUTE else found
+
+        other = copy.copy(self)
+        other.nodes = tuple(replace(n, time=longer(n.time)) if n.stream == COMPUTE else n for n in self.nodes)
+        other.chunks = {c: {n: Chunks(w.times, longer(w.cut), longer(w.join)) for n, w in ways.items()} for c, ways in self.chunks.items()}
+        other._time, other._prices = time, {}
+        return other
 
     # -------------------------------------------------- sets
 

@@ -15,12 +15,14 @@ from dmlc.simulate.joint_descent import Descent
 from dmlc.simulate.joint_layout import Layout
 from dmlc.simulate.joint_problem import Buffer, Node, Problem, Stream
 from dmlc.simulate.joint_state import Change, Schedule
+from dmlc.simulate.late import prepared
 from dmlc.simulate.listing import Order, list_order, list_orders
 from dmlc.simulate.units import COMPUTE, Units
 
 EXACT = 10  # units up to which every order is considered
 SMALL = 30  # units up to which branch and bound is tried, with a limit on its states
 EFFORT = 1_000_000  # units replayed by a local search, all evaluations together
+LATE = 4  # part of the effort for computations that take longer
 PRICING = 50_000  # the same for a search that only prices a decision
 
 
@@ -63,15 +65,23 @@ class Search:
         return not self.cap or self.units.peak(order) <= self.cap
 
     @property
+    def binding(self) -> int:
+        """The cap if memory could ever reach it, else 0."""
+        return self.cap if self.cap and sum(s.bytes for s in self.units.storages) + max(self.units.scratch, default=0) > self.cap else 0
+
+    @property
     def finished(self) -> bool:
         return self.time <= self.bound or self.left <= 0
 
 
-def find_order(units: Units, cap: int = 0, effort: int = EFFORT) -> Order:
+def find_order(units: Units, cap: int = 0, effort: int = EFFORT, late: int = 0) -> Order:
     """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units.
-    Without `effort` it is the list schedule nearest to the program, so that programs that differ by a layer are ordered alike."""
+    Without `effort` it is the list schedule nearest to the program, so that programs that differ by a layer are ordered alike.
+    `late`: how many percent longer computations may take than they are priced; the order is then prepared for that (`dmlc.simulate.late`)."""
     search = _searched(units, cap, effort)
-    return late_starts(search) if effort and search.order != search.base else search.order
+    if effort and search.order != search.base:
+        search.order = late_starts(search)
+    return _prepared(search, effort, late) if late and effort and units.communicates else search.order
 
 
 def price(units: Units, effort: int = PRICING) -> int:
@@ -95,8 +105,7 @@ def _searched(units: Units, cap: int, effort: int, short: bool = False) -> Searc
 def _improve(search: Search, short: bool) -> None:
     """Local search from the order at hand; a short one has neither moves of repeated layers nor windows."""
     schedule = _schedule(search)
-    binding = search.cap if search.cap and sum(s.bytes for s in search.units.storages) + max(search.units.scratch, default=0) > search.cap else 0
-    walk = Descent(schedule, 0, binding, search.left * len(search.units), frozenset({"order"}))
+    walk = Descent(schedule, 0, search.binding, search.left * len(search.units), frozenset({"order"}))
     start = walk.best()
     if short:
         walk.sweep_order(start, 0)
@@ -108,13 +117,18 @@ def _improve(search: Search, short: bool) -> None:
     search.offer(tuple(best.layout.members[u][0] for u in best.order))
 
 
+def _prepared(search: Search, effort: int, late: int) -> Order:
+    found = prepared(_schedule(search), late, search.binding, effort, frozenset({"order"}), replay(search.units, search.base))
+    return tuple(found.layout.members[u][0] for u in found.order)
+
+
 def _schedule(search: Search) -> Schedule:
     """The order at hand with the state before each unit. Unit numbers of the layout are those of the units."""
     units = search.units
     layout = Layout(problem_of(units), {})
     for u in range(len(units)):
         layout.unit((u,))
-    return Schedule(layout, search.order)
+    return Schedule(layout, search.order, memory=search.binding > 0)
 
 
 def problem_of(units: Units) -> Problem:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dmlc.cost import Cost, CostModel
 from dmlc.cost.model import bytes_of
@@ -37,12 +36,11 @@ class CommKey:
     axes: tuple[str, ...]
     dtype: str
     region: str
-    iteration: Any = ""
 
 
 def comm_key(op: Op, region: str) -> CommKey:
     """Key of a collective (or of its start)."""
-    return CommKey(base_name(op), op.attrs.get("combiner", ""), tuple(op.attrs["axes"]), op.operands[0].dtype, region, op.attrs.get("dmlc.iteration", ""))
+    return CommKey(base_name(op), op.attrs.get("combiner", ""), tuple(op.attrs["axes"]), op.operands[0].dtype, region)
 
 
 @dataclass
