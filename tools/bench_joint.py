@@ -28,12 +28,14 @@ from typing import Any
 from dmlc.pipelines import ABLATION, TRAINING, deciding
 from dmlc.tools import bench_training as training
 from dmlc.tools.folders import Folder, cluster_of, compile_folder, training_step
+from dmlc.tools.simulator_rounds import Subject
 from dmlc.tools.virtual_cluster import VirtualCluster, why_not
 
 HOSTS = training.HOSTS
 IMAGES = {"small": ((1, 1), 8, 32, 4, 10), "full": ((2, 2, 2, 2), 64, 64, 16, 1000)}  # blocks a stage, width, image, batch of all hosts, labels
 TOKENS = {"small": "small", "full": "30m"}
 PICO = 1e12
+PROFILED = 7  # steps in which ops are timed
 Make = Callable[[], Callable[[], float]]  # makes a function that runs one step and returns the loss
 
 
@@ -60,7 +62,9 @@ MODELS: dict[str, Callable[[], Any]] = {"gpt": gpt, "resnet": resnet}
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """Times of all lines and of DDP. Every rank runs this; the order of what is timed is the same on all."""
+    """Times of all lines and of DDP, or the profile of one folder's ops. Every rank runs this; the order of what is timed is the same on all."""
+    if "profile" in settings:
+        return Subject(Path(settings["profile"]), True).profile(True, settings["steps"])
     build, steps = MODELS[settings["model"]], settings["steps"]
     _, args = build()
     found: dict[str, Any] = {"buckets": training.bucket_times(settings["buckets"], steps, build)}
@@ -116,7 +120,9 @@ def run_model(model: str, gigabits: float, options: argparse.Namespace) -> dict[
 
 def profiled(model: str, gigabits: float, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Options of a compiler run that has the prices of these hosts, of this link, and of the ops of the program without any decision."""
-    from dmlc.cost.database import show
+    from dmlc.cli._profiles import load_program
+    from dmlc.cost.database import add, show
+    from dmlc.measure.fold import measurements_of
 
     times, folder, quick = scratch / "times.db", scratch / "priced", ["--quick"] if options.size == "small" else []
     cores = sorted(os.sched_getaffinity(0))
@@ -126,15 +132,17 @@ def profiled(model: str, gigabits: float, scratch: Path, options: argparse.Names
         if any(cluster.wait(ranks, options.seconds)):
             raise RuntimeError("the hosts that time collectives failed")
     compile_line(model, "none", gigabits, folder)
-    for what in (["--ranks", "1"], [str(folder)]):
-        profile = [sys.executable, "-m", "dmlc", "profile", *what, "--threads", "1", "--device", "cpu", *quick, "-o"]
-        # every host at once, since they share this machine's memory; what the first one finds counts
-        running = [
-            subprocess.Popen(["taskset", "-c", str(cores[i % len(cores)]), *profile, str(times if i == 0 else scratch / f"beside{i}.db")], stdout=subprocess.DEVNULL)
-            for i in range(HOSTS)
-        ]
-        if any([process.wait() for process in running]):
-            raise RuntimeError(f"dmlc profile {' '.join(what)} failed")
+    machine = [sys.executable, "-m", "dmlc", "profile", "--ranks", "1", "--threads", "1", "--device", "cpu", *quick, "-o"]
+    # every host at once, since they share this machine's memory; what the first one finds counts
+    running = [
+        subprocess.Popen(["taskset", "-c", str(cores[i % len(cores)]), *machine, str(times if i == 0 else scratch / f"beside{i}.db")], stdout=subprocess.DEVNULL)
+        for i in range(HOSTS)
+    ]
+    if any([process.wait() for process in running]):
+        raise RuntimeError("dmlc profile failed")
+    # and of the program in step: a rank is slower beside one that does the same
+    profile = training.run_at(gigabits, {"profile": str(folder), "steps": PROFILED}, options.seconds, "dmlc.tools.bench_joint")
+    add(measurements_of(profile, load_program(folder)), times)
     return {"measured": show(times)}
 
 
