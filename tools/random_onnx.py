@@ -130,7 +130,7 @@ class Graph:
     def _computed(self, node: onnx.NodeProto, given: dict[str, np.ndarray]) -> list[np.ndarray]:
         constants = {n: self.constants[n] for n in node.input if n in self.constants and n not in given}
         model = self.model([node], given, constants, list(node.output))
-        return session_of(model).run(None, given)
+        return list(session_of(model).run(None, given))  # type: ignore[reportReturnType]
 
     def model(self, nodes: Sequence[onnx.NodeProto], inputs: dict[str, np.ndarray], constants: dict[str, np.ndarray], outputs: Sequence[str]) -> onnx.ModelProto:
         given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items() if n not in constants]
@@ -178,6 +178,7 @@ def random_onnx(seed: int, size: int | None = None) -> Graph:
     """A graph of about 12 nodes. The same seed with a smaller `size` is a beginning of it."""
     from dmlc.tools.random_onnx_kinds import KINDS
     from dmlc.tools.random_onnx_layers import LAYERS
+    from dmlc.tools.random_onnx_movement import MOVEMENT
 
     rng = random.Random(seed)
     graph = Graph(rng, rng.choice(OPSETS))
@@ -186,7 +187,7 @@ def random_onnx(seed: int, size: int | None = None) -> Graph:
     graph.input(graph.numbers(2, rng.choice((2, 4, 6)), rng.randint(3, 7), rng.randint(3, 7)))
     graph.input(graph.numbers(*dims[:2], dtype=rng.choice(("float32", "float64", "int64", "int32", "float16", "bool", "uint8", "int8"))))
     graph.weight(graph.numbers(dims[-1]))
-    kinds, weights = zip(*KINDS, *LAYERS)
+    kinds, weights = zip(*KINDS, *MOVEMENT, *LAYERS)
     usual = rng.randint(8, 18)
     wanted = usual if size is None else size
     tries = 0

@@ -31,6 +31,7 @@ def parser() -> Parser:
     add_request(p)
     p.add_argument("--dump-ir", action="store_true", help="write the program after each pass to OUT/ir")
     p.add_argument("--check", action="store_true", help="compare the program before and after each pass, and with the original model")
+    p.add_argument("--explain-import", action="store_true", help="write nothing; print what each operator of the model becomes, and what is not supported or slow")
     p.add_argument("--ablation", action="store_true", help="write nothing; print what each decision about fusion, buckets, chunks and order saves a step, as simulated")
     p.add_argument("--fixed-sizes", action="store_true", help="fix every size that the model leaves open: at --dim, --shape, --size-hint, or the default that is printed")
     p.add_argument("--no-kernel-report", action="store_true", help="do not build the kernels for sm_80 and sm_90 to read their registers and spills")
@@ -68,9 +69,13 @@ def main(argv: Sequence[str]) -> int:
     out = Path(args.output) if args.output else default_output(args.model)
     from dmlc.codegen.folder import check_target
 
-    if not args.ablation:
+    if not (args.ablation or args.explain_import):
         check_target(out, args.force, explicit=args.output is not None)
     try:
+        if args.explain_import:
+            from dmlc.cli._explain import explain
+
+            return explain(args.model, options)
         with tempfile.TemporaryDirectory() as scratch:
             return run(args, options, out, Path(scratch))
     except DmlcError as e:  # what is wrong with the model as a whole has the model for its place

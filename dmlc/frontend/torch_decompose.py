@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 
+from dmlc.frontend.torch_calls import ignored
 from dmlc.frontend.torch_graph import handler_of
-from dmlc.frontend.torch_import import ignored
 
 ROUNDS = 4  # what a definition is made of may have to be taken apart in its turn
 

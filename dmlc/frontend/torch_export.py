@@ -26,6 +26,7 @@ from dmlc.frontend.torch_meta import computing_beside, values_of
 from dmlc.frontend.torch_reference import Reference
 from dmlc.frontend.torch_sizes import bind, example_inputs, free_sizes, left_open, tag_batch
 from dmlc.frontend.torch_training import evaluation_remark, load_loss, with_loss
+from dmlc.frontend.trace import Trace
 from dmlc.ir.dims import Size, substitute, symbol
 from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.open_sizes import OpenSizes, UnknownSize, in_force, resolve
@@ -34,17 +35,22 @@ from dmlc.ir.weights import WeightStore
 
 
 def import_program(
-    source: str | Path, dims: Mapping[str, int] | None = None, train: bool = False, open_sizes: bool = False, like: Mapping[str, int] | None = None
+    source: str | Path,
+    dims: Mapping[str, int] | None = None,
+    train: bool = False,
+    open_sizes: bool = False,
+    like: Mapping[str, int] | None = None,
+    trace: Trace | None = None,
 ) -> ImportResult:
     """Import `source`. `dims` fixes free sizes by name; the others keep the example's, or with `open_sizes` stay open, priced as `like` says, else
-    as in the example. Raises `DmlcError` for whatever cannot be imported."""
+    as in the example. Raises `DmlcError` for whatever cannot be imported. `trace` is filled with what each call became."""
     text = str(source)
     if text.endswith(".pt2"):
         program, shapes, eager = load_program(Path(text)), None, None
     else:
         eager, args, kwargs, shapes = load_model(text)
         program = export(eager, args, kwargs, shapes, train, text)
-    return import_exported(program, dims, shapes, eager, train, open_sizes, like)
+    return import_exported(program, dims, shapes, eager, train, open_sizes, like, trace)
 
 
 def import_training(source: str | Path, dims: Mapping[str, int] | None = None, loss: str = "", class_dim: int = -1) -> tuple[ImportResult, ImportResult | None]:
@@ -75,6 +81,7 @@ def import_exported(
     train: bool = False,
     open_sizes: bool = False,
     like: Mapping[str, int] | None = None,
+    trace: Trace | None = None,
 ) -> ImportResult:
     """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference.
     To `train` it, also parameters and buffers that it never reads become arguments, since they belong to its state."""
@@ -88,7 +95,7 @@ def import_exported(
         known = {s.symbol: substitute(symbol(s.name), numbers) for s in sizes}
         try:
             with in_force(left):
-                module = Importer(program, known, weights, train, values_of(eager)).run()
+                module = Importer(program, known, weights, train, values_of(eager), trace).run()
                 tag_batch(module)
                 left.declare(module)
                 examples = example_inputs(program, module)

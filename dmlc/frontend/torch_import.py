@@ -13,11 +13,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from dmlc.frontend import torch_tables  # noqa: F401  (fills the handler table)
 from dmlc.frontend.draws import Draws
-from dmlc.frontend.torch_control import CONTROL, Control, bodies_of
+from dmlc.frontend.torch_calls import SCOPES, ignored, note_calls, ops_after, unsupported
+from dmlc.frontend.torch_control import CONTROL, Control
 from dmlc.frontend.torch_expressions import size_of
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
 from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves
 from dmlc.frontend.torch_weights import reader
+from dmlc.frontend.trace import Trace
 from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder
 from dmlc.ir.core import Module, Value
@@ -25,8 +27,6 @@ from dmlc.ir.location import DmlcError, Loc
 from dmlc.ir.types import Size, TensorType
 from dmlc.ir.weights import WeightStore
 
-CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size", "sym_constrain_range")
-SCOPES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # regions whose body is taken as it is
 ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "const"}
 
 
@@ -41,8 +41,10 @@ class Importer(Draws):
         weights: WeightStore,
         train: bool = False,
         values: Mapping[str, torch.Tensor] | None = None,
+        trace: Trace | None = None,
     ):
         self.program, self.symbols, self.weights, self.train, self.values = program, symbols, weights, train, values or {}
+        self.trace = trace or Trace()
         self.module = Module()
         self.function = self.module.add_function("main")
         self.builder = Builder.at_end(self.function.body)
@@ -164,7 +166,10 @@ class Importer(Draws):
     # ------------------------------------------------------------ body
 
     def run(self) -> Module:
-        self.refuse(unsupported(self.program.graph_module))
+        missing = unsupported(self.program.graph_module)
+        if missing:
+            note_calls(self.program.graph_module, self.trace)
+        self.refuse(missing)
         self.arguments()
         self.walk(self.program.graph_module)
         self.results()
@@ -204,10 +209,16 @@ class Importer(Draws):
         elif str(node.target) in SCOPES:
             self.env[node] = self._scope(graph, node)
         elif str(node.target) in CONTROL:
-            self.env[node] = CONTROL[str(node.target)](Control(self, graph, node))
+            with self.trace.node(str(node.target), str(location_of(node))) as entry:
+                before = self.builder.block.last
+                self.env[node] = CONTROL[str(node.target)](Control(self, graph, node))
+                entry.ops += ops_after(self.builder.block, before)
         elif not ignored(node):
             try:
-                self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
+                with self.trace.node(str(node.target), str(location_of(node))) as entry:
+                    before = self.builder.block.last
+                    self.env[node] = (complex_handler(self, node) or handler_of(node))(Call(self, node))  # type: ignore[misc]
+                    entry.ops += ops_after(self.builder.block, before)
             except DmlcError as e:
                 raise e if e.loc.known else e.told(f"{node.target}: {e.message}", location_of(node), e.notes) from None
 
@@ -261,28 +272,6 @@ class Importer(Draws):
             if target == arg.name or target in arg.attrs.get("dmlc.names", ()):
                 return arg.name
         raise DmlcError(f"the program writes to '{target}', which is none of its arguments")
-
-
-def ignored(node: torch.fx.Node) -> bool:
-    """Checks, and computations on sizes, which are read off the types instead."""
-    if operator_name(node).split(".")[0] in CHECKS:
-        return True
-    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)) and handler_of(node) is None
-
-
-def unsupported(graph: torch.fx.GraphModule) -> list[tuple[str, Loc]]:
-    """Every call that has no handler or that writes to its arguments, with its place."""
-    missing = []
-    for node in graph.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem or ignored(node):
-            continue
-        if str(node.target) in (*SCOPES, *CONTROL):
-            missing += [m for body in bodies_of(graph, node) for m in unsupported(body)]
-        elif getattr(getattr(node.target, "_schema", None), "is_mutable", True):
-            missing.append((f"{node.target} (writes to its arguments)", location_of(node)))
-        elif handler_of(node) is None:
-            missing.append((str(node.target), location_of(node)))
-    return missing
 
 
 def output_names(program: torch.export.ExportedProgram) -> list[str]:

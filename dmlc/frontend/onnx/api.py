@@ -18,6 +18,7 @@ from dmlc.frontend.onnx.program import Program
 from dmlc.frontend.onnx.sizes import ChosenSize, InputSpec, SizeBinder
 from dmlc.frontend.onnx.tensors import CARRIERS, element_name
 from dmlc.frontend.onnx.values import Poison, Tensor, Weight
+from dmlc.frontend.trace import Trace
 from dmlc.ir.core import Module, Value
 from dmlc.ir.location import DmlcError, Loc, Remark
 from dmlc.ir.open_sizes import UnknownSize, in_force, resolve
@@ -54,6 +55,7 @@ def import_onnx(
     mode: str = "",
     open_sizes: bool = False,
     like: Mapping[str, int] | None = None,
+    trace: Trace | None = None,
 ) -> ImportResult:
     """Read an ONNX model.
 
@@ -63,13 +65,14 @@ def import_onnx(
     `mode` is "train" or "eval" for a model that is trained: dropouts and batch norms that the file has in training form then are what that mode
     makes of them; without it such a form is not supported.
     With `open_sizes` what stays open does so in the module too, as symbols; `like` says which values of them prices are taken at.
+    `trace` is filled with what each node became, as far as the import of fixed sizes gets.
     Raises `DmlcError` for everything that is wrong with the file or not supported.
     """
     path = Path(path)
     model = load_model(path)
     try:
         binder = SizeBinder(_given_inputs(model.graph), dims or {}, shapes or {}, devices, _batch_dims(batch_dims), like)
-        return _import_open(model, path, binder, trainable) if open_sizes and not mode else _import(model, path, binder, Program(trainable, mode))
+        return _import_open(model, path, binder, trainable) if open_sizes and not mode else _import(model, path, binder, Program(trainable, mode, trace))
     except DmlcError as e:
         raise e if e.loc.known else DmlcError(e.message, Loc(str(path)), e.notes) from None
     except Exception as e:  # parts of a damaged file that lie outside nodes

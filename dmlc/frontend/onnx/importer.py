@@ -25,6 +25,7 @@ from dmlc.frontend.onnx.schemas import element_of, has_body, schema_body, schema
 from dmlc.frontend.onnx.table import STATIC, Handler, Unsupported, handler_for, schema_version, supported_versions
 from dmlc.frontend.onnx.tensors import CARRIERS, element_name, shape_of_proto
 from dmlc.frontend.onnx.values import POISON, Known, Poison, Tensor, Weight
+from dmlc.frontend.trace import Entry
 from dmlc.ir.core import Value
 from dmlc.ir.location import DmlcError, Loc, Remark
 
@@ -101,28 +102,34 @@ class Importer:
     def node(self, proto: onnx.NodeProto, frame: Frame) -> None:
         """Import one node and bind its results. What goes wrong is reported with the node's name."""
         name = frame.prefix + node_name(proto)
-        try:
-            operands = [self._read(n, frame, "the node's operands") if n else None for n in proto.input]
-            results, elements = self._results(proto, frame, name, operands)
-        except Unsupported as e:
-            self.unsupported.append((proto.op_type, name, str(e)))
-            results, elements = [POISON] * len(proto.output), []
-        except DmlcError as e:
-            raise e if e.loc.known else e.told(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
-        except Exception as e:  # a damaged file can break any assumption of a handler
-            raise DmlcError(f"{proto.op_type} cannot be imported: {one_line(e)}", Loc(name)) from e
+        with self.program.trace.node(_operator(proto), name) as entry:
+            try:
+                operands = [self._read(n, frame, "the node's operands") if n else None for n in proto.input]
+                results, elements = self._results(proto, frame, name, operands, entry)
+            except Unsupported as e:
+                self.unsupported.append((proto.op_type, name, str(e)))
+                entry.problem, entry.inner = str(e), []
+                results, elements = [POISON] * len(proto.output), []
+            except DmlcError as e:
+                raise e if e.loc.known else e.told(f"{proto.op_type}: {e.message}", Loc(name), e.notes) from None
+            except Exception as e:  # a damaged file can break any assumption of a handler
+                raise DmlcError(f"{proto.op_type} cannot be imported: {one_line(e)}", Loc(name)) from e
         self._bind(proto, frame, name, results)
         frame.elements.update({o: e for o, e in zip(proto.output, elements) if e})
 
-    def _results(self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None]) -> tuple[Sequence[Tensor | Poison], Sequence[int | None]]:
+    def _results(
+        self, proto: onnx.NodeProto, frame: Frame, name: str, operands: Sequence[Tensor | Poison | None], entry: Entry
+    ) -> tuple[Sequence[Tensor | Poison], Sequence[int | None]]:
         domain = _domain(proto.domain)
         local = self.functions.get((domain, proto.op_type, proto.overload))
         since = 1 if local else schema_version(domain, proto.op_type, _opset(frame, domain))
+        entry.operator = _operator(proto, 0 if local else since)
         handler = None if local else handler_for(domain, proto.op_type, since)
         if not (local or handler or has_body(proto.op_type, since, domain)):
             raise Unsupported(_why_unsupported(domain, proto.op_type, since))
         present = [t for t in operands if not isinstance(t, Poison)]
         if len(present) != len(operands):
+            entry.waits = True
             return [POISON] * len(proto.output), []
         self.program.loc = Loc(name)
         node = Node(self, frame, proto, name, since, present, self.program)
@@ -227,6 +234,12 @@ def carried_elements(values: Sequence[onnx.ValueInfoProto | onnx.TensorProto]) -
     """The names, among inputs or initializers, whose element type the IR lacks."""
     elements = {v.name: v.data_type if isinstance(v, onnx.TensorProto) else v.type.tensor_type.elem_type for v in values}
     return {name: e for name, e in elements.items() if e in CARRIERS}
+
+
+def _operator(proto: onnx.NodeProto, since: int = 0) -> str:
+    """Operator and schema version for a reader: Conv-11, com.microsoft.Gelu."""
+    domain = _domain(proto.domain)
+    return f"{domain}.{proto.op_type}" if domain else f"{proto.op_type}-{since}" if since else proto.op_type
 
 
 def _domain(domain: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dmlc.frontend.draws import Draws
 from dmlc.frontend.onnx.values import Known, Weight
+from dmlc.frontend.trace import Trace
 from dmlc.ir.attributes import DenseResource
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Block, BlockArgument, Module, Op, Region, Value
@@ -27,8 +28,8 @@ _ROLE_ORDER = ("param", "buffer", "const")  # the strongest of a weight's uses d
 class Program(Draws):
     """`@main` and its arguments. Weights and constants become arguments when first used."""
 
-    def __init__(self, trainable: str | None = None, mode: str = ""):
-        self.module, self.store = Module(), WeightStore()
+    def __init__(self, trainable: str | None = None, mode: str = "", trace: Trace | None = None):
+        self.module, self.store, self.trace = Module(), WeightStore(), trace or Trace()
         self.mode = mode  # "train", "eval" (of a model that is trained) or "" (as the file says)
         self.updates: dict[BlockArgument, Value] = {}  # running statistics -> their new values
         self.function = self.module.add_function("main")
@@ -41,7 +42,7 @@ class Program(Draws):
 
     def op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type] | None) -> Op:
         self.builder.loc = self.loc
-        return self.builder.op(name, operands, attrs, types)
+        return self.trace.made(self.builder.op(name, operands, attrs, types))
 
     @contextmanager
     def region(self, types: Sequence[Type]) -> Iterator[Block]:
@@ -60,7 +61,7 @@ class Program(Draws):
 
     def region_op(self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Type], regions: Sequence[Region]) -> Op:
         self.builder.loc = self.loc
-        return self.builder.op(name, operands, attrs, types, regions=regions)
+        return self.trace.made(self.builder.op(name, operands, attrs, types, regions=regions))
 
     def input(self, name: str, argument: str, type_: TensorType, batch_dim: int | None) -> BlockArgument:
         attrs: dict[str, Any] = {"dmlc.role": "input"}
