@@ -83,11 +83,11 @@ def imported(source: str, options: Options) -> tuple[Trace, Module | None, DmlcE
             from dmlc.frontend.onnx.api import import_onnx
 
             mode = "train" if options.train is not None else ""
-            return trace, import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable, mode, trace).module, None
+            return trace, import_onnx(source, options.dims, options.shapes, options.devices, options.batch_dims, options.trainable, mode, trace=trace).module, None
         if Path(source).suffix == ".pt2" or ":" in source:
             from dmlc.frontend.torch_export import import_program
 
-            return trace, import_program(source, options.dims, options.train is not None, trace).module, None
+            return trace, import_program(source, options.dims, options.train is not None, trace=trace).module, None
     except DmlcError as e:
         if not trace.entries:
             raise
