@@ -17,6 +17,7 @@ import dmlc.ops  # noqa: F401
 from dmlc.driver import Loaded, Options, load
 from dmlc.frontend.onnx.api import import_onnx
 from dmlc.frontend.torch_export import import_exported
+from dmlc.frontend.torch_training import TrainingStep
 from dmlc.interpret.run import run
 from dmlc.ir.core import Module
 from dmlc.ir.verifier import verify
@@ -262,3 +263,27 @@ def test_onnx_trainable_by_name(tmp_path):
     loaded = load(str(trainable_model(tmp_path)), Options(train=Training(loss="cross-entropy"), trainable="^(u|bias)$"))
     roles = {a.attrs["dmlc.names"][0]: a.attrs["dmlc.role"] for a in loaded.module.main.args if "dmlc.names" in a.attrs}
     assert [n for n, r in roles.items() if r == "param"] == ["u", "bias"] and roles["m"] == "buffer"
+
+
+class Decoder(nn.Module):
+    """Its second input is called as the loss calls what it compares with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return x + self.table(target)
+
+
+def decoder():
+    torch.manual_seed(0)
+    return Decoder(), (torch.randn(8, 4), torch.arange(8) % 5)
+
+
+def test_a_model_may_have_an_input_called_target():
+    loaded = imported("decoder", loss="cross-entropy")
+    step = TrainingStep(loaded.reference, Training(loss="cross-entropy").to_attr())  # type: ignore[arg-type]
+    numbers, _ = step({**loaded.examples, "target_1": np.zeros(8, np.int64)}, 0.1, 0.0, 1.0)
+    module, (x, target) = decoder()
+    assert numbers["loss"] == pytest.approx(float(F.cross_entropy(module(x, target), torch.zeros(8, dtype=torch.int64))), rel=1e-6)

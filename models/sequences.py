@@ -12,7 +12,7 @@ from dmlc.models.common import normal, seeded, token_ids
 
 
 class Translator(nn.Module):
-    """Source i64 [batch, s] with its length in each row, target i64 [batch, t] -> logits [batch, t, vocabulary], by nn.Transformer (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762)."""
+    """Source i64 [batch, s] with its length in each row, what is written so far i64 [batch, t] -> logits [batch, t, vocabulary], by nn.Transformer (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762)."""
 
     def __init__(self, vocabulary: int, width: int, heads: int, layers: int, norm_first: bool):
         super().__init__()
@@ -20,10 +20,10 @@ class Translator(nn.Module):
         self.transformer = nn.Transformer(width, heads, layers, layers, 2 * width, 0.0, "gelu" if norm_first else "relu", batch_first=True, norm_first=norm_first)
         self.head = nn.Linear(width, vocabulary)
 
-    def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: torch.Tensor, lengths: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
         padding = torch.arange(source.shape[1]) >= lengths[:, None]
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        x, y = (self.table(ids) + self.places[: ids.shape[1]] for ids in (source, target))
+        causal = nn.Transformer.generate_square_subsequent_mask(written.shape[1])
+        x, y = (self.table(ids) + self.places[: ids.shape[1]] for ids in (source, written))
         return self.head(self.transformer(x, y, tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_is_causal=True))
 
 

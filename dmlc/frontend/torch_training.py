@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 
 from dmlc.frontend.torch_graph import operator_name
 from dmlc.frontend.torch_reference import Reference
+from dmlc.frontend.torch_sizes import input_leaves
 from dmlc.ir.location import DmlcError, Loc
 
 TARGET = "target"
@@ -147,6 +148,11 @@ class TrainingStep:
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[t["optimizer"]]
         return kind(groups, lr=lr, betas=(t["beta1"], t["beta2"]), eps=t["eps"])
 
+    def target_of(self, inputs: Mapping[str, Any]) -> str:
+        """The name of the targets among the inputs: a model may have an input `target` of its own."""
+        own = {name for name, _ in input_leaves(self.reference.program)}
+        return next(name for name in (TARGET, *inputs) if name.startswith(TARGET) and name not in own)
+
     def loss(self, output: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
         """The loss that is named, of the model's first float result; else the one the model returns: what it calls `loss`, or its first scalar."""
         t = self.train
@@ -154,7 +160,7 @@ class TrainingStep:
         if not t["loss"]:
             named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
             return named if named is not None else next(x for x in leaves if x.ndim == 0)
-        x, target = leaves[0], torch.as_tensor(inputs[TARGET])
+        x, target = leaves[0], torch.as_tensor(inputs[self.target_of(inputs)])
         if t["loss"] == "cross-entropy":
             x = x.movedim(t["class_dim"], -1).flatten(0, -2)
             return F.cross_entropy(x, target.reshape(-1), ignore_index=t["ignore"], label_smoothing=t["label_smoothing"])
