@@ -214,7 +214,7 @@ def evaluation_form(module: Module) -> Module:
     evaluated = module.clone()
     main = evaluated.main
     for op in list(main.ops()):
-        if op.name == "dmlc.dropout":
+        if op.name in ("dmlc.dropout", "dmlc.stop_gradient"):
             op.result.replace_uses(op.operands[0])
         elif op.name == "dmlc.batch_norm_train" and (running := _running_statistics(op)) is not None:
             made = Builder.before(op).op("dmlc.batch_norm", [*op.operands, *running], {k: op.attrs[k] for k in ("eps", "dmlc.name") if k in op.attrs})

@@ -8,7 +8,9 @@ from torch.nn import functional as F
 from torch_cases import Call, check
 
 from dmlc.frontend.torch_export import import_exported
+from dmlc.interpret.run import run
 from dmlc.ir.location import DmlcError
+from dmlc.passmanager.check import relative_error
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(3, 4, 6, generator=G), torch.randn(3, 4, 6, generator=G)
@@ -87,3 +89,28 @@ def test_assignments_grids_and_normed_weights():
         check(torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 5, 3), dim=dim), X)  # type: ignore[arg-type]
     image = torch.randn(2, 3, 6, 7, generator=G)
     check(lambda x: (F.unfold(x, 3, padding=1), F.unfold(x, (2, 3), dilation=2, stride=(2, 1)), F.unfold(x[0], (1, 2))), image)
+    check(lambda x: (F.avg_pool2d(x, 20, ceil_mode=True), F.avg_pool2d(x, 9, padding=1, ceil_mode=True), F.max_pool2d(x, 4, 7, dilation=3, ceil_mode=True)), image)
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 5, 8], [0, 3, 3, 6]])
+def test_counts_and_products_by_group(ends):
+    """The second leaves rows behind the last group."""
+    from transformers.integrations import moe  # noqa: F401  (registers its operator)
+
+    numbers, matrices = torch.tensor([[0.0, 1.0, 4.0], [2.5, -1.0, 9.0]]), torch.randn(4, 6, 5, generator=G)
+
+    def function(x, numbers, matrices, ends):
+        return numbers.histc(4, 0, 4), numbers.histc(bins=5, min=-1, max=1), torch.ops.transformers.grouped_mm_fallback(x[0], matrices, ends)
+
+    rows = torch.randn(3, 8, 6, generator=G)
+    check(function, rows, numbers, matrices, torch.tensor(ends, dtype=torch.int32))
+
+
+def test_grouped_products_of_pytorch_itself():
+    """It exports them in bf16 only."""
+    module = Call(lambda x, y, ends: (torch._grouped_mm(x[0], y, offs=ends), torch._grouped_mm(x, y)))
+    args = torch.randn(2, 16, 16, generator=G).bfloat16(), torch.randn(2, 16, 16, generator=G).bfloat16(), torch.tensor([3, 16], dtype=torch.int32)
+    result = import_exported(torch.export.export(module, args), eager=module)
+    expected = result.reference(result.inputs)
+    for name, found in run(result.module, result.inputs, weights=result.weights).items():
+        assert relative_error(expected[name], found) < 1e-2

@@ -23,8 +23,9 @@ LOSSES = {"ce": "cross-entropy", "mse": "mse", "bce": "bce", "squares": "dmlc.mo
 class Architecture:
     """One row. `name` is a Python identifier. `tied`: several parameters share their storage. `attention`: the implementations that the class
     allows, the usual one first. `loss`: how it is trained, a key of LOSSES (`own`: the model returns its loss); empty where it is not.
-    `tests`: what of it the test suite runs, of forward, backward and emitted. `plan`: what it is compiled with on several devices where the
-    tool's own does not fit, as for a model that has no batch."""
+    `tests`: what of it the test suite runs, of forward (`eager`: with the second kind of attention), backward and emitted. `plan`: what it is
+    compiled with on several devices where the tool's own does not fit, as for a model that has no batch. `half`: its weights are in bf16, so
+    that eager itself is inexact."""
 
     name: str
     kind: str
@@ -34,6 +35,7 @@ class Architecture:
     loss: str = ""
     tests: tuple[str, ...] = ()
     plan: str = ""
+    half: bool = False
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS and self.loss in ("", *LOSSES) and self.name.isidentifier(), self

@@ -14,13 +14,9 @@ Inputs = Callable[[], Mapping[str, Any]]
 
 def model(name: str, inputs: Inputs, take: tuple[str, ...] = ("logits",), /, **settings: Any) -> Callable[..., tuple]:
     """A builder for the class `name` with a configuration of `settings`, which returns the outputs that `take` names. Dropout is off.
+    A setting may be a function: it is called when the model is built (configurations of parts)."""
 
-    A setting may be a function: it is called when the model is built (configurations of parts). `dtype`: of the weights and float inputs.
-    """
-
-    def build(attention: str = "eager", dtype: str = "") -> tuple:
-        import torch
-
+    def build(attention: str = "eager") -> tuple:
         transformers = quiet_transformers()
         base = getattr(transformers, name)
         given = {k: make() if callable(make) else make for k, make in settings.items()}
@@ -34,13 +30,19 @@ def model(name: str, inputs: Inputs, take: tuple[str, ...] = ("logits",), /, **s
             return found[0] if len(take) == 1 else found  # type: ignore[reportGeneralTypeIssues]
 
         made = seeded(type(name, (base,), {"forward": forward, "__module__": base.__module__})(config))
-        examples = dict(inputs())
-        if dtype:
-            made = made.to(getattr(torch, dtype))
-            examples = {k: x.to(getattr(torch, dtype)) if x.is_floating_point() else x for k, x in examples.items()}
-        return made, (), examples
+        return made, (), dict(inputs())
 
     return build
+
+
+def in_half(build: Callable[..., tuple]) -> Callable[..., tuple]:
+    """The same model with weights and inputs in bf16."""
+
+    def halved(*given: str) -> tuple:
+        made, args, examples = build(*given)
+        return made.bfloat16(), args, {k: x.bfloat16() if x.is_floating_point() else x for k, x in examples.items()}
+
+    return halved
 
 
 def without_randomness(config: Any) -> None:

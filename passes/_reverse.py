@@ -14,6 +14,8 @@ from dmlc.ir.types import TensorType
 from dmlc.ops.base import definition
 from dmlc.ops.control import LOOPS, arguments, bodies, parts
 
+STOP = "dmlc.stop_gradient"
+
 
 def activity(ops: Iterable[Op], active: set[Value]) -> set[Value]:
     """Add to `active` every float that depends on an active value through floats; values inside regions too."""
@@ -32,7 +34,7 @@ def activity(ops: Iterable[Op], active: set[Value]) -> set[Value]:
 
 
 def _activate(op: Op, depends: bool, active: set[Value]) -> None:
-    if depends:
+    if depends and op.name != STOP:
         active.update(r for r in op.results if isinstance(r.type, TensorType) and r.tensor.is_float)
 
 
@@ -60,6 +62,13 @@ def captured(op: Op) -> list[Value]:
     nested = [o for o in op.walk() if o is not op]
     inside = {r for o in nested for r in o.results} | {a for o in op.walk() for region in o.regions for b in region.blocks for a in b.args}
     return list(dict.fromkeys(v for o in nested for v in o.operands if v not in inside))
+
+
+def drop_stops(ops: Iterable[Op]) -> None:
+    """Once gradients have been taken, nothing has to stop them."""
+    for op in [o for top in ops for o in top.walk() if o.name == STOP]:
+        op.result.replace_uses(op.operands[0])
+        op.erase()
 
 
 class BackwardBuilder(Builder):

@@ -13,7 +13,7 @@ from dmlc.ir.core import BlockArgument, Function, Module, Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ops.emit import cast
 from dmlc.ops.terms import full
-from dmlc.passes._reverse import BackwardBuilder, Reverse, activity
+from dmlc.passes._reverse import BackwardBuilder, Reverse, activity, drop_stops
 from dmlc.passes._statistics import set_statistics
 from dmlc.passes._step import model_names, new_state, scaling
 from dmlc.passmanager.base import Numerics, Pass
@@ -38,6 +38,7 @@ class Autodiff(Pass):
         gradients = differentiate(module, loss, active)
         for arg, grad in sorted(gradients.items(), key=lambda pair: pair[0].index):
             add_result(function, grad, f"{arg.name}.grad")
+        drop_stops(list(function.body))
         drop_unread(function)
         report(function, trained, gradients, context)
         return True

@@ -5,6 +5,7 @@
 The rows stand in `models/catalogue_*.py`; how to add one, in `models/catalogue.py`. Forward: all ranks interpreted as typed, the error in
 parts of each output's scale. Backward: one step of plain gradient descent at rate 1 without clipping, so that each parameter's change is
 its gradient, against autograd in float64, in parts of the largest gradient. `--emitted` runs the emitted program on as many processes too.
+Of a model in bf16, forward is compared with the same model in float64, and may be off twice as far as eager is.
 `work` is the part of the multiply-adds that a rank of the last number of devices does, counted from the programs' texts.
 """
 
@@ -28,7 +29,6 @@ from dmlc.ir.location import DmlcError
 from dmlc.models.catalogue import LOSSES, Architecture
 
 TOLERANCE = 1e-4  # of scale, float32
-BF16_TOLERANCE = 5e-2
 DEVICES = (1, 8)
 PLAN = "dp=2,tp=4"
 STEP = {"lr": 1.0, "weight_decay": 0.0, "max_norm": math.inf}
@@ -47,6 +47,7 @@ class Verdict:
     emitted: float | None = None
     work: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
+    allowed: float = TOLERANCE
     error: str = ""
 
     @property
@@ -136,10 +137,10 @@ def backward_error(program: driver.Compiled, batch: Mapping[str, Any], wanted: M
     before = {name: x.clone() for name, x in trainer.state.items()}
     trainer.step(batch, **{n: STEP[n] for n in hypers(program.module)})
     params = [a for a in program.module.main.args if a.attrs.get("dmlc.role") == "param"]
-    scale = max(float(x.abs().max()) for x in wanted.values())
+    scale = max(float(x.abs().max()) for x in wanted.values() if x.numel())
     if not scale > 0:
         raise DmlcError("no gradient reaches a parameter")
-    off = {a.name: float((trainer.state[a.name] - before[a.name] - of_argument(a, wanted)).abs().max()) for a in params}
+    off = {a.name: float((trainer.state[a.name] - before[a.name] - of_argument(a, wanted)).abs().max()) for a in params if a.tensor.numel}
     return max(off.values()) / scale
 
 
@@ -170,7 +171,7 @@ def judge(module: str, row: Architecture, name: str, options: argparse.Namespace
     try:
         _forward(verdict, f"{module}:{name}", row, options)
         if row.loss and name == row.name and not options.forward:
-            _backward(verdict, f"{module}:{name}", row, options)
+            backward(verdict, f"{module}:{name}", row, options)
     except DmlcError as e:
         verdict.error = "; ".join((e.message if not e.loc.known else f"{e.loc}: {e.message}", *e.notes))
     except Exception as e:  # a fault of the compiler's: the table is there to show it
@@ -187,6 +188,9 @@ def _forward(verdict: Verdict, source: str, row: Architecture, options: argparse
     if eager != found or bool(eager) != row.tied:
         raise DmlcError(f"tied are {sorted(map(sorted, eager))}, and the import found {sorted(map(sorted, found))}")
     wanted = expected(loaded)
+    if row.half:
+        exact = loaded.reference(loaded.examples, double=True)  # type: ignore[misc]
+        verdict.allowed, wanted = 2 * difference(exact, wanted), exact
     programs = {devices: compiled(loaded, devices, row.plan or options.plan) for devices in options.devices}
     for devices, program in programs.items():
         verdict.forward[devices] = forward_error(program, wanted)
@@ -216,7 +220,7 @@ def _emitted(program: driver.Compiled, wanted: Mapping[str, Any]) -> float:
         return difference(wanted, dict(numpy.load(Path(scratch) / "y.npz")))
 
 
-def _backward(verdict: Verdict, source: str, row: Architecture, options: argparse.Namespace) -> None:
+def backward(verdict: Verdict, source: str, row: Architecture, options: argparse.Namespace) -> None:
     loaded = load(source, row.loss)
     programs = {devices: compiled(loaded, devices, row.plan or options.plan, row.loss) for devices in options.devices}
     batch = batch_of(programs[options.devices[0]])
@@ -230,7 +234,7 @@ def _backward(verdict: Verdict, source: str, row: Architecture, options: argpars
 
 def passes(verdict: Verdict) -> bool:
     errors = [*verdict.forward.values(), *verdict.backward.values(), *([verdict.emitted] if verdict.emitted is not None else [])]
-    return not verdict.error and all(e <= TOLERANCE for e in errors)
+    return not verdict.error and all(e <= verdict.allowed for e in errors)
 
 
 def line(v: Verdict) -> str:
@@ -243,7 +247,7 @@ def line(v: Verdict) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     verdicts = []
     print(f"{'architecture':30} {'kind':18} {'':5} {'attn.':6} {'forward':12} {'backward':12} {'run':6} {'work':5} seconds, costliest stage")
     for module, row in rows():
@@ -264,15 +268,15 @@ def summary(verdicts: Sequence[Verdict], devices: Sequence[int]) -> str:
     return f"{len(good)} of {len(verdicts)} within {TOLERANCE:g} of eager on {' and '.join(map(str, devices))} devices, {sum(bool(v.backward) for v in good)} of them forward and backward{middle}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="only rows whose name has one of these in it")
-    parser.add_argument("--devices", type=int, nargs="+", default=list(DEVICES), metavar="N")
-    parser.add_argument("--plan", default=PLAN, help=f"for more than one device; default {PLAN}")
-    parser.add_argument("--forward", action="store_true", help="no training steps")
-    parser.add_argument("--emitted", action="store_true", help="run the emitted programs too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts here too")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    made.add_argument("parts", nargs="*", metavar="PART", help="only rows whose name has one of these in it")
+    made.add_argument("--devices", type=int, nargs="+", default=list(DEVICES), metavar="N")
+    made.add_argument("--plan", default=PLAN, help=f"for more than one device; default {PLAN}")
+    made.add_argument("--forward", action="store_true", help="no training steps")
+    made.add_argument("--emitted", action="store_true", help="run the emitted programs too")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts here too")
+    return made
 
 
 if __name__ == "__main__":

@@ -178,6 +178,10 @@ class Call:
         number = float(number) if type_.is_float else bool(number) if dtype == "i1" else int(number)
         return self.emit("full", types=[type_], label="value", value=number)
 
+    def stopped(self, value: Value) -> Value:
+        """`value` as a constant to gradients, where there are any."""
+        return self.emit("stop_gradient", value) if self.importer.train and value.tensor.is_float else value
+
     def cast(self, value: Value, dtype: str | None) -> Value:
         return value if dtype is None or value.dtype == dtype else self.emit("cast", value, label="cast", to=dtype)
 

@@ -239,7 +239,22 @@ class Importer(Draws):
             if outer in self.env:
                 self.env[inner] = self.env[outer]  # type: ignore[index]
         outputs = self.walk(body)
+        if self.train and node.args[0] is False and "grad" in str(node.target):
+            self._stop(body, [n for n in pytree.tree_leaves(outputs) if n in self.env])
         return [self.env.get(n) for n in outputs] if isinstance(outputs, (list, tuple)) else self.env[outputs]
+
+    def _stop(self, body: torch.fx.GraphModule, outputs: list[torch.fx.Node]) -> None:
+        """What leaves a region without gradients is a constant to them."""
+        inner = [n for n in body.graph.nodes if n.op == "call_function" and str(n.target) == SCOPES[0] and n.args[0]]
+        if inner:
+            raise DmlcError("a region with gradients inside one without them cannot be trained", location_of(inner[0]))
+        stop = "dmlc.stop_gradient"
+        for n in outputs:
+            x = self.env[n]
+            if isinstance(x, Complex):
+                self.env[n] = Complex(*(self.builder.emit(stop, part) for part in (x.real, x.imag)))
+            elif x.tensor.is_float:
+                self.env[n] = self.builder.emit(stop, x)
 
     # ------------------------------------------------------------ results
 

@@ -43,7 +43,17 @@ def wrapped(c: Call, index: Value, size: int) -> Value:
 
 @aten("embedding")
 def embedding(c: Call) -> Value:
-    return c.emit("embedding", c.value("weight"), c.cast(c.value("indices"), "i64"))
+    """Rows of a table. No gradient reaches the row `padding_idx`."""
+    at = c.cast(c.value("indices"), "i64")
+    rows = c.emit("embedding", c.value("weight"), at)
+    if not c.importer.train:
+        return rows
+    if c["scale_grad_by_freq"]:
+        raise c.error("gradients scaled by how often a row is read are not supported")
+    if c["padding_idx"] < 0:
+        return rows
+    counts = c.emit("ne", at, c.full(c["padding_idx"], "i64"), label="counts")
+    return c.emit("select", c.reshape(counts, (*counts.shape, 1)), rows, c.stopped(rows))
 
 
 @aten("index_select")

@@ -130,7 +130,11 @@ def _pooled(c: Call, name: str, n: int, **attrs) -> Value:
     stride = each(c["stride"], n) if c["stride"] else kernel
     x = c.x()
     batched = x if x.tensor.rank == n + 2 else c.reshape(x, (1, *x.shape))
-    y = c.emit(name, batched, kernel=kernel, stride=stride, padding=pairs(each(c["padding"], n)), ceil_mode=bool(c["ceil_mode"]), **attrs)
+    padding = each(c["padding"], n)
+    if c["ceil_mode"]:  # a window may reach beyond the padding, also the only one; nothing is there
+        steps = attrs.get("dilation", (1,) * n)
+        kernel = tuple(min(k, (m + 2 * p - 1) // d + 1) for k, m, p, d in zip(kernel, batched.shape[2:], padding, steps))
+    y = c.emit(name, batched, kernel=kernel, stride=stride, padding=pairs(padding), ceil_mode=bool(c["ceil_mode"]), **attrs)
     return c.reshape(y, c.type.shape)
 
 

@@ -261,6 +261,11 @@ def to(c: Call) -> Value:
     return c.cast(c.x(), c.type.dtype) if c.type.dtype != "i1" or c.x().dtype == "i1" else as_bool(c, "self")
 
 
-@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "_conj", "resolve_conj", "resolve_neg", "positive")
+@aten("detach")
+def detach(c: Call) -> Value:
+    return c.stopped(c.x())
+
+
+@aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "_conj", "resolve_conj", "resolve_neg", "positive")
 def identity(c: Call) -> Value:
     return c.x()

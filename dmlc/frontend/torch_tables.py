@@ -4,6 +4,7 @@ from dmlc.frontend import (  # noqa: F401
     torch_ops_attention,
     torch_ops_bags,
     torch_ops_complex,
+    torch_ops_experts,
     torch_ops_indexing,
     torch_ops_layers,
     torch_ops_movement,

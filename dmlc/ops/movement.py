@@ -310,6 +310,22 @@ class Copy(Movement):
         return cases(((5, 3), {}), ((1,), {}), ((0, 4), {}), ((), {}))
 
 
+class StopGradient(Movement):
+    """The same tensor, which gradients do not pass: they treat it as a constant. `autodiff` removes it."""
+
+    name = "dmlc.stop_gradient"
+    rule = "... -> ..."
+    torch = "{0}"
+    triton = "{0}"
+    view = 0
+    no_vjp = "it is there to have none"
+    fold = staticmethod(moved("{0}"))
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        return cases(((5, 3), {}), ((1,), {}), ((0, 4), {}), ((), {}))
+
+
 class Triangle(Movement):
     """Of the matrices in the last two dims."""
 
