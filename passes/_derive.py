@@ -14,8 +14,17 @@ Recipe = Callable[..., Value]  # (builder, values of the sources) -> value
 
 
 def is_stored(value: Value, roles: tuple[str, ...] = ("param", "const")) -> bool:
-    """Whether a value is an argument of one of these roles whose content is known when the program is loaded."""
-    return isinstance(value, BlockArgument) and value.attrs.get("dmlc.role") in roles and not value.attrs.get("dmlc.overridable")
+    """Whether a value is an argument of one of these roles whose content is known when the program is loaded, and stays."""
+    if not isinstance(value, BlockArgument) or value.attrs.get("dmlc.role") not in roles:
+        return False
+    return not value.attrs.get("dmlc.overridable") and not is_replaced(value)
+
+
+def is_replaced(arg: BlockArgument) -> bool:
+    """Whether a result of the function takes the argument's place in the next run."""
+    function = arg.block.region.op if arg.block.region is not None else None
+    results = function.attrs.get("res_attrs", ()) if function is not None else ()
+    return any(attrs.get("dmlc.updates") == arg.name for attrs in results)
 
 
 def derived_argument(module: Module, sources: Sequence[Value], recipe: Recipe, name: str) -> BlockArgument:

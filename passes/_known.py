@@ -15,6 +15,7 @@ from dmlc.ir.dims import Dim
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import attribute, definition
 from dmlc.ops.pointwise import Pointwise
+from dmlc.passes._derive import is_stored
 from dmlc.passmanager.context import Context
 
 if TYPE_CHECKING:
@@ -77,9 +78,10 @@ class Known:
         return None if found is None else _compressed(found)
 
     def _readable(self, arg: Value) -> bool:
-        """Whether an argument is a stored constant, or one with a recipe, that nobody overrides."""
-        if not isinstance(arg, BlockArgument) or arg.attrs.get("dmlc.role") not in self.roles or arg.attrs.get("dmlc.overridable"):
+        """Whether an argument is a stored constant, or one with a recipe, that nobody overrides or replaces."""
+        if not is_stored(arg, self.roles):
             return False
+        assert isinstance(arg, BlockArgument)
         stored, recipe = arg.attrs.get("dmlc.value"), arg.attrs.get("dmlc.derived")
         known = isinstance(recipe, SymbolRef) and recipe.name in self.recipes
         return arg.tensor.numel <= self.limit and (known or (isinstance(stored, DenseResource) and stored.key in self.weights))

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch.export.graph_signature import InputKind
 
-from dmlc.frontend.torch_calls import ignored
-from dmlc.frontend.torch_graph import handler_of
+from dmlc.frontend.torch_calls import SCOPES, ignored
+from dmlc.frontend.torch_graph import handler_of, location_of
+from dmlc.ir.location import DmlcError
 
 ROUNDS = 4  # what a definition is made of may have to be taken apart in its turn
 
@@ -31,11 +33,13 @@ def quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def functional(program: torch.export.ExportedProgram, train: bool = False) -> torch.export.ExportedProgram:
     """Without mutation and aliasing; only operators without a handler are decomposed. A graph that has nothing of these is taken as it is: tracing it
-    again costs as much as the export."""
+    again costs as much as the export. It dissolves regions without gradients: to `train` a program, none may work on what depends on a parameter."""
     if is_functional(program):
         return program
+    if train and (region := region_without_gradients(program)) is not None:
+        raise DmlcError("a region without gradients works on what depends on a parameter, in a program that draws or writes: use detach() instead", location_of(region))
     with quiet(), torch.no_grad():
         wanted = unknown(program)
         changed = _apart(program, wanted)
@@ -43,6 +47,18 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
             return changed
         helped = {t for t in wanted if unknown(_apart(program, {t})) <= wanted - {t}}  # the others are named as the model has them
         return _apart(program, helped)
+
+
+def region_without_gradients(program: torch.export.ExportedProgram) -> torch.fx.Node | None:
+    """The first such region that takes a value which depends on a parameter."""
+    params = {s.arg.name for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER}
+    depend: set[torch.fx.Node] = set()
+    for node in program.graph.nodes:
+        if node.name in params or any(n in depend for n in node.all_input_nodes):
+            depend.add(node)
+            if str(node.target) == SCOPES[0] and node.args[0] is False:
+                return node
+    return None
 
 
 def _apart(program: torch.export.ExportedProgram, targets: set[Any]) -> torch.export.ExportedProgram:
@@ -94,7 +110,7 @@ def is_functional(program: torch.export.ExportedProgram) -> bool:
     """Whether every call is known, writes to nothing, keeps no statistics and draws no numbers."""
     if program.graph_signature.buffers_to_mutate or program.graph_signature.user_inputs_to_mutate:
         return False
-    made = [n for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem and not ignored(n)]
+    made = [n for n in calls(program.graph_module) if str(n.target) not in SCOPES]
     schemas = [getattr(n.target, "_schema", None) for n in made]
     return all(s is not None and not s.is_mutable and handler_of(n) is not None and not trains(n) for n, s in zip(made, schemas))
 

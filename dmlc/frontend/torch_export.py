@@ -85,7 +85,7 @@ def import_exported(
 ) -> ImportResult:
     """Import a program that is already exported. `eager` is what it was exported from, if known: it then serves as the reference.
     To `train` it, also parameters and buffers that it never reads become arguments, since they belong to its state."""
-    program = functional(program)
+    program = functional(program, train)
     sizes = free_sizes(program, shapes)
     bound = bind(sizes, dims or {})
     left = left_open(sizes, dims or {}, like or {}) if open_sizes else OpenSizes()

@@ -17,7 +17,7 @@ from dmlc.frontend.torch_calls import SCOPES, ignored, note_calls, ops_after, un
 from dmlc.frontend.torch_control import CONTROL, Control
 from dmlc.frontend.torch_expressions import size_of
 from dmlc.frontend.torch_graph import Call, dtype_name, handler_of, location_of, operator_name
-from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves
+from dmlc.frontend.torch_ops_complex import Complex, complex_handler, halves, stopped
 from dmlc.frontend.torch_weights import reader
 from dmlc.frontend.trace import Trace
 from dmlc.ir.attributes import DenseResource
@@ -240,21 +240,8 @@ class Importer(Draws):
                 self.env[inner] = self.env[outer]  # type: ignore[index]
         outputs = self.walk(body)
         if self.train and node.args[0] is False and "grad" in str(node.target):
-            self._stop(body, [n for n in pytree.tree_leaves(outputs) if n in self.env])
+            self.env.update({n: stopped(self.builder, self.env[n]) for n in pytree.tree_leaves(outputs) if n in self.env})
         return [self.env.get(n) for n in outputs] if isinstance(outputs, (list, tuple)) else self.env[outputs]
-
-    def _stop(self, body: torch.fx.GraphModule, outputs: list[torch.fx.Node]) -> None:
-        """What leaves a region without gradients is a constant to them."""
-        inner = [n for n in body.graph.nodes if n.op == "call_function" and str(n.target) == SCOPES[0] and n.args[0]]
-        if inner:
-            raise DmlcError("a region with gradients inside one without them cannot be trained", location_of(inner[0]))
-        stop = "dmlc.stop_gradient"
-        for n in outputs:
-            x = self.env[n]
-            if isinstance(x, Complex):
-                self.env[n] = Complex(*(self.builder.emit(stop, part) for part in (x.real, x.imag)))
-            elif x.tensor.is_float:
-                self.env[n] = self.builder.emit(stop, x)
 
     # ------------------------------------------------------------ results
 

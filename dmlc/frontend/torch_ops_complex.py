@@ -49,6 +49,13 @@ def complex_handler(importer: Importer, node: torch.fx.Node) -> Handler | None:
     return twice(own) if name in PARTWISE and own is not None else own if name in GIVES or name.startswith("fft_") else refused
 
 
+def stopped(builder: Builder, x: Value | Complex) -> Value | Complex:
+    """What leaves a region without gradients: a constant to them."""
+    if isinstance(x, Complex):
+        return Complex(*(builder.emit("dmlc.stop_gradient", part) for part in (x.real, x.imag)))
+    return builder.emit("dmlc.stop_gradient", x) if x.tensor.is_float else x
+
+
 def of_complex(*names: str) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
