@@ -1,24 +1,43 @@
 """Damages ONNX files in many ways and imports them: each must give a module or one error, never a traceback.
 
-    python -m dmlc.tools.fuzz_onnx [FILES]        (default 2000, a third of each kind of damage)
+    python -m dmlc.tools.fuzz_onnx [FILES] [--start N] [--numbers] [--keep FOLDER]        (default 2000 files)
+
+The files are a model with a bit of everything and random graphs (tools/random_onnx.py); their bytes are damaged or their meaning (tools/onnx_damage.py).
+With --numbers, what is still a model is computed and compared with onnxruntime, where that takes the file as well.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import pickle
 import random
+import resource
+import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from dmlc.frontend.onnx import import_onnx
+from dmlc.interpret.run import run
 from dmlc.ir.location import DmlcError
+from dmlc.ir.types import TensorType
 from dmlc.ir.verifier import verify
+from dmlc.ir.weights import NUMPY
+from dmlc.passmanager.check import seeded_inputs
+from dmlc.tools.onnx_damage import DAMAGES, edited
+from dmlc.tools.random_onnx import random_onnx, session_of
+
+LARGEST = 1 << 20  # elements of a value that is computed
+SECONDS, MEMORY = 20, 2 << 30  # that others' code may take for one file, memory beside what this process has
+SUBJECTS = 60  # random graphs that are damaged
 
 node = helper.make_node
 
@@ -48,81 +67,11 @@ def subject() -> onnx.ModelProto:
     return _model(nodes, constants, function)
 
 
-def flipped(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.randint(1, 8)):
-        changed[rng.randrange(len(changed))] = rng.randrange(256)
-    return bytes(changed)
-
-
-def cut(data: bytes, rng: random.Random) -> bytes:
-    start = rng.randrange(len(data))
-    return data[:start] if rng.random() < 0.5 else data[:start] + data[start + rng.randint(1, 40) :]
-
-
-def edited(data: bytes, rng: random.Random) -> bytes:
-    """A well-formed file with a wrong meaning: names, attributes, sizes and types exchanged."""
-    model = onnx.ModelProto.FromString(data)
-    for _ in range(rng.randint(1, 3)):
-        rng.choice([_edit_node, _edit_attribute, _edit_initializer, _edit_interface])(model, rng)
-    return model.SerializeToString()
-
-
-def _edit_node(model: onnx.ModelProto, rng: random.Random) -> None:
-    changed = rng.choice(model.graph.node)
-    names = [n for other in model.graph.node for n in other.output] + [t.name for t in model.graph.initializer] + [""]
-    if changed.input and rng.random() < 0.5:
-        changed.input[rng.randrange(len(changed.input))] = rng.choice(names)
-    elif rng.random() < 0.5:
-        changed.op_type = rng.choice(model.graph.node).op_type
-    else:
-        del changed.input[rng.randrange(len(changed.input) + 1) :]
-
-
-def _edit_attribute(model: onnx.ModelProto, rng: random.Random) -> None:
-    attributes = [a for n in model.graph.node for a in n.attribute]
-    a = rng.choice(attributes)
-    a.i, a.f = rng.choice([-1, 0, 3, 1 << 40, -(1 << 62)]), rng.choice([float("nan"), -1.0, 1e30])
-    if a.ints:
-        a.ints[rng.randrange(len(a.ints))] = rng.choice([-1, 0, 7, 1 << 40])
-    if rng.random() < 0.3:
-        a.type = rng.choice([onnx.AttributeProto.INT, onnx.AttributeProto.FLOATS, onnx.AttributeProto.TENSOR, onnx.AttributeProto.STRING])
-    if rng.random() < 0.2:
-        a.name = rng.choice(attributes).name
-
-
-def _edit_initializer(model: onnx.ModelProto, rng: random.Random) -> None:
-    tensor = rng.choice(model.graph.initializer)
-    kind = rng.randrange(4)
-    if kind == 0 and tensor.dims:
-        tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice([-1, 0, 2, 1 << 33])
-    elif kind == 1:
-        tensor.data_type = rng.randrange(30)
-    elif kind == 2:
-        tensor.raw_data = bytes(rng.randrange(256) for _ in range(len(tensor.raw_data)))
-    else:
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=rng.choice(["model.onnx", "../x", "", "a\0b", "/"]))
-
-
-def _edit_interface(model: onnx.ModelProto, rng: random.Random) -> None:
-    value = rng.choice([*model.graph.input, *model.graph.output])
-    if value.type.tensor_type.shape.dim and rng.random() < 0.5:
-        value.type.tensor_type.shape.dim[0].dim_value = rng.choice([-5, 0, 1 << 50])
-    elif rng.random() < 0.5:
-        value.type.tensor_type.elem_type = rng.randrange(30)
-    else:
-        value.name = rng.choice(["", "w", "c"])
-
-
 def _model(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray], function: onnx.FunctionProto) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 2, 8, 8)), helper.make_tensor_value_info("ids", TensorProto.INT64, (3,))]
     outputs = [helper.make_empty_tensor_value_info(name) for name in ("y", "z")]
     graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("own", 1)], ir_version=9, functions=[function])
-
-
-DAMAGES = (flipped, cut, edited)
 
 
 def outcome(path: Path) -> str:
@@ -135,21 +84,104 @@ def outcome(path: Path) -> str:
     return "module"
 
 
+# ---------------------------------------------------------------- what is still a model
+
+
+def wrong_number(path: Path) -> str | None:
+    """What a file that is still a model computes otherwise than onnxruntime, where that takes the file too."""
+    result = import_onnx(path)
+    sizes = [r.tensor.numel for op in result.module.main.ops() for r in op.results if isinstance(r.type, TensorType) and r.type.is_static]
+    if max([*sizes, *(a.tensor.numel for a in result.module.main.args)], default=0) > LARGEST:
+        return None
+    drawn = seeded_inputs(result.module)
+    inputs = {s.argument: np.asarray(drawn[s.argument]).astype(NUMPY[s.dtype]) for s in result.inputs}
+    given = {s.name: inputs[s.argument] for s in result.inputs}
+    expected = in_a_child(lambda: _under_onnxruntime(path, given))
+    if expected is None:
+        return None
+    found = run(result.module, inputs, weights=result.weights)
+    if len(found) < len(expected):
+        return f"{len(found)} results, not {len(expected)}"
+    return next((what for (name, mine), theirs in zip(found.items(), expected) if (what := _differs(name, mine, theirs))), None)
+
+
+def _under_onnxruntime(path: Path, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = session_of(onnx.load(path))
+    return list(session.run(None, {i.name: given[i.name] for i in session.get_inputs()}))  # type: ignore[reportReturnType]
+
+
+def _differs(name: str, mine: np.ndarray, theirs: np.ndarray) -> str | None:
+    if mine.shape != theirs.shape:
+        return f"{name} has shape {list(mine.shape)}, onnxruntime's {list(theirs.shape)}"
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(np.isnan(a), np.isnan(b)) or not np.array_equal(a[~finite & ~np.isnan(b)], b[~finite & ~np.isnan(b)]):
+        return f"{name} is not finite at other places"
+    error = np.abs(a[finite] - b[finite]).max(initial=0) / max(np.abs(b[finite]).max(initial=0), 1e-2)
+    return f"{name} is off by {error:.1e} of its scale" if error > (1e-2 if theirs.dtype == np.float16 else 1e-3) else None  # a damaged graph may divide by what nearly cancels
+
+
+def in_a_child(work: Callable[[], Any]) -> Any:
+    """The result of work in a forked process, None when it raises, dies, takes long or much memory: what others' code does with damaged files."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            signal.alarm(SECONDS)
+            limit = MEMORY + resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(work(), file)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        data = file.read()
+    os.waitpid(child, 0)
+    try:
+        return pickle.loads(data)
+    except (EOFError, pickle.UnpicklingError):
+        return None
+
+
+# ---------------------------------------------------------------- many files
+
+
+def damaged(number: int) -> tuple[str, bytes]:
+    """The bytes of file `number`: every third subject is the one of many parts, the others random graphs."""
+    damage = DAMAGES[number % len(DAMAGES)] if number % 2 else edited
+    model = subject() if number % 3 == 0 else random_onnx(number % SUBJECTS).whole()[0]
+    return damage.__name__, damage(model.SerializeToString(), random.Random(number))
+
+
 def main(arguments: Sequence[str]) -> int:
-    files = int(arguments[0]) if arguments else 2000
-    data, counts = subject().SerializeToString(), Counter[str]()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("files", type=int, nargs="?", default=2000)
+    p.add_argument("--start", type=int, default=0, help="number of the first file")
+    p.add_argument("--numbers", action="store_true", help="compare what is still a model with onnxruntime")
+    p.add_argument("--keep", type=Path, help="write files that fail here")
+    options = p.parse_args(arguments)
+    counts, failed = Counter[str](), 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        for number in range(files):
-            damage = DAMAGES[number % len(DAMAGES)]
-            path.write_bytes(damage(data, random.Random(number)))
+        for number in range(options.start, options.start + options.files):
+            name, data = damaged(number)
+            path.write_bytes(data)
             try:
-                counts[outcome(path)] += 1
-            except BaseException:
-                print(f"damage '{damage.__name__}', seed {number}:", file=sys.stderr)
-                raise
-    print(f"{files} damaged files: {counts['error']} errors with a place, {counts['module']} still models, no traceback")
-    return 0
+                found = outcome(path)
+                wrong = wrong_number(path) if options.numbers and found == "module" else None
+            except Exception as e:
+                found, wrong = "traceback", f"{type(e).__name__}: {e}"
+            counts[found] += 1
+            if wrong:
+                failed += 1
+                print(f"file {number} ({name}): {wrong}", file=sys.stderr, flush=True)
+                if options.keep:
+                    (options.keep / f"{number}.onnx").write_bytes(data)
+    print(f"{options.files} damaged files: {counts['error']} errors with a place, {counts['module']} still models, {failed or 'no'} traceback{'s or wrong numbers' if failed else ''}")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
