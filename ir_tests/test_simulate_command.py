@@ -293,7 +293,12 @@ def test_no_program(place, tmp_path, capsys):
     assert "program.mlir:1:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["--devices", "4"], ["--plan", "tp=2"], ["--precision", "bf16"], ["--memory", "1GB"], ["--dim", "n=3"]])
+@pytest.mark.parametrize("argv", [["--devices", "4"], ["--plan", "tp=2"], ["--precision", "bf16"], ["--memory", "1GB"]])
 def test_a_folder_has_its_plan_already(argv, place, capsys):
     assert guarded(["simulate", str(place / "out"), *argv]) == 1
     assert f"{argv[0]} is for a model; a compiled folder has its plan already" in capsys.readouterr().err
+
+
+def test_a_size_that_a_folder_does_not_leave_open(place, capsys):
+    assert guarded(["simulate", str(place / "out"), "--dim", "n=3"]) == 1
+    assert "the program has no open size 'n'" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def inference_step(folder: Folder, program: Any = None) -> Callable[[], float]:
     device = torch.device("cpu")
     with folder.active():
         mesh = folder.runtime.Mesh(folder.table.MESH)
-        weights = folder.launch.load_weights(mesh, device)
+        weights = folder.launch.load_weights(mesh, device, {})
         running = program(mesh, device) if program is not None else folder.model.Program(mesh, device)
         wanted = [a for a in folder.table.ARGUMENTS if a["role"] == "input"]
         given = {a["name"]: folder.launch.synthetic(a, i) for i, a in enumerate(wanted)}

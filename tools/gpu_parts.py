@@ -153,7 +153,8 @@ def collectives(device: str) -> str:
     done = 0
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "prelude.py").write_text(prelude_text())
-        (Path(scratch) / "runtime.py").write_text(source_of("dmlc.codegen.output", "runtime.py"))
+        for name in ("runtime.py", "in_order.py"):
+            (Path(scratch) / name).write_text(source_of("dmlc.codegen.output", name))
         with modules_of(Path(scratch)):
             import runtime  # type: ignore[import-not-found]
 

@@ -97,7 +97,7 @@ def _compile(entry: Mapping[str, Any], target: str) -> Any:
 
     function, constants = entry["kernel"], entry["constants"]
     signature = {name: "constexpr" if name in constants else entry["pointers"][name] for name in function.arg_names}
-    aligned: Any = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if signature[name].startswith("*")}
+    aligned: Any = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if name not in constants and name not in entry.get("any", ())}
     options = {key: entry[key] for key in ("num_warps", "maxnreg") if key in entry} | {"enable_fp_fusion": True}
     source = ASTSource(fn=function, signature=signature, constexprs=dict(constants), attrs=aligned)
     return triton.compile(source, target=GPUTarget("cuda", int(target.removeprefix("sm_")), 32), options=options)

@@ -267,6 +267,7 @@ def _table(kernels: Iterable[Emitted]) -> str:
                 f"{n}_ptr": POINTERS[v.dtype] for n, v in zip(body.output_names, body.outputs)
             }
             pointers |= dict.fromkeys(body.sizes, "i32")
-            entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, **k.launch.options()}
+            any_number = {"any": list(body.sizes)} if body.sizes else {}  # open sizes: multiples of nothing
+            entry = {"pointers": pointers, "constants": {TILE_NAME[k.launch.template]: k.launch.tile}, **any_number, **k.launch.options()}
             lines.append(f'    "{body.name}": {{"kernel": {body.name}_kernel, {str(entry)[1:-1]}}},'.replace("'", '"'))
     return "\n".join([*lines, "}"])

@@ -28,15 +28,6 @@ func.func @in_the_way(%x: tensor<4xf32> {dmlc.role = "input"}, %w: tensor<4xf32>
 
 // -----
 
-// CHECK: error: 'dmlc.scatter' with reduce = "max" has no gradient
-func.func @largest(%x: tensor<4xf32> {dmlc.role = "input"}, %at: tensor<4xi64> {dmlc.role = "input"}, %w: tensor<4xf32> {dmlc.role = "param"}) -> (tensor<f32> {dmlc.name = "loss"}) {
-  %a = dmlc.scatter %x, %at, %w {dim = 0 : i64, reduce = "max"} : (tensor<4xf32>, tensor<4xi64>, tensor<4xf32>) -> tensor<4xf32>
-  %l = dmlc.reduce_sum %a {dims = array<i64: 0>} : (tensor<4xf32>) -> tensor<f32>
-  func.return %l : tensor<f32>
-}
-
-// -----
-
 // CHECK: error: the loss depends on no trained parameter
 func.func @nothing_to_train(%x: tensor<4xf32> {dmlc.role = "input"}, %w: tensor<4xf32> {dmlc.role = "param", dmlc.frozen}) -> (tensor<f32> {dmlc.name = "loss"}) {
   %y = dmlc.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
