@@ -28,12 +28,12 @@ class Samples:
 
     def size(self, value: Value) -> int:
         """How many samples `value` holds."""
-        return next(iter(self.extents.get(value, {}).values()), 1)
+        return next(iter(self.extents.get(value, {}).values()), 1)  # type: ignore[return-value]  # an open size counts as a number
 
     def reduced(self, op: Op) -> int:
         """How many samples a reduction adds up (1: none are added)."""
         found = self.extents.get(op.operands[0], {})
-        return next((e for d, e in found.items() if d in op.attrs["dims"]), 1)
+        return next((e for d, e in found.items() if d in op.attrs["dims"]), 1)  # type: ignore[return-value]
 
     def count(self, size: int, dtype: str) -> Term:
         """The number of samples in this step: a sum of ones over the batch, which `partition` masks where a rank has fewer.

@@ -42,7 +42,7 @@ def reference(path: Path, case: Case) -> list[np.ndarray]:
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, dict(case.inputs))
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, dict(case.inputs))  # type: ignore[return-value]  # tensors alone
     except Exception as e:  # onnxruntime's errors have no common class
         if "NOT_IMPLEMENTED" not in str(e) and "opset" not in str(e).lower():
             raise DmlcError(f"onnxruntime: {str(e).splitlines()[0]}") from None

@@ -183,7 +183,7 @@ def _dim_state(rule: Rule, place: Place, factors: tuple[str, ...]) -> tuple[tupl
         if place.axes_of(f):
             axes += place.axes_of(f)
             grain = place.grain_of(f) * math.prod(rule.sizes[r] for r in factors[i + 1 :])
-    return axes, grain
+    return axes, grain  # type: ignore[return-value]  # an open size counts as a number
 
 
 def share(mesh: Mesh, op: Op, place: Place) -> float:

@@ -40,7 +40,7 @@ def cropped(n: Node, axes: Sequence[int], sizes: Sequence[int]) -> Tensor:
 
 def _whole(n: Node, axes: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Dims that are taken as they are, as far as the region is known."""
-    if isinstance(n[1], Value) or (isinstance(n[1], Weight) and n[1].overridable):
+    if isinstance(n[1], Value) or (isinstance(n[1], Weight) and n[1].overridable):  # type: ignore[attr-defined]
         return []
     region = n.known(1, "the region")
     return [d for i, d in enumerate(axes) if (region[i], region[len(axes) + i]) == (0, 1) and sizes[d] == n.shape(0)[d]]
