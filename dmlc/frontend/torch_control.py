@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dmlc.frontend.torch_graph import location_of
-from dmlc.ir.builder import Builder, IdPool
-from dmlc.ir.core import Block, Op, Region, Value
+from dmlc.frontend.torch_regions import region_of
+from dmlc.ir.core import Op, Region, Value
 from dmlc.ir.dims import Dim
 from dmlc.ir.location import DmlcError
 from dmlc.ir.open_sizes import UnknownSize
@@ -46,16 +46,7 @@ class Control:
 
     def region(self, types: Sequence[Any], inside: Callable[[list[Value]], Sequence[Value]]) -> Region:
         """Ops that `inside` emits go into a new block with arguments of these types."""
-        importer, outer = self.importer, self.importer.builder
-        if outer.ids is None:
-            outer.ids = IdPool(importer.function)
-        block = Block(types)
-        importer.builder = Builder(block, None, outer.ids, loc=outer.loc)
-        try:
-            importer.builder.op("dmlc.yield", inside(list(block.args)), result_types=())
-        finally:
-            importer.builder = outer
-        return Region([block])
+        return region_of(self.importer, types, inside)
 
     def call(self, body: torch.fx.GraphModule, given: Sequence[Any]) -> list[Any]:
         """The results of a function for values, or for nodes of the graph around it (numbers stand in its own nodes); None for what is no tensor."""

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dmlc.frontend.torch_graph import Call
 from dmlc.ir.builder import Builder, IdPool
 from dmlc.ir.core import Block, Region, Value
 from dmlc.ir.types import TensorType
 
+if TYPE_CHECKING:
+    from dmlc.frontend.torch_import import Importer
+
 WRITTEN_OUT = 8  # iterations up to which a loop is written out
 INDEX = TensorType((), "i64")
 
 Body = Callable[[list[Value], list[Value]], tuple[list[Value], list[Value]]]  # carried, rows -> carried, rows
+
+
+def region_of(importer: Importer, types: Sequence[Any], inside: Callable[[list[Value]], Sequence[Value]]) -> Region:
+    """Ops that `inside` emits go into a new block with arguments of these types; what it gives is yielded."""
+    outer = importer.builder
+    if outer.ids is None:
+        outer.ids = IdPool(importer.function)
+    block = Block(types)
+    importer.builder = Builder(block, None, outer.ids, loc=outer.loc)
+    try:
+        importer.builder.op("dmlc.yield", inside(list(block.args)), result_types=())
+    finally:
+        importer.builder = outer
+    return Region([block])
 
 
 def loop(c: Call, carried: Sequence[Value], scanned: Sequence[Value], body: Body, reverse: bool = False) -> tuple[list[Value], list[Value]]:
@@ -33,17 +51,15 @@ def _written_out(c: Call, count: int, carried: list[Value], scanned: list[Value]
 
 
 def _scan(c: Call, count: int, carried: list[Value], scanned: list[Value], body: Body, reverse: bool) -> tuple[list[Value], list[Value]]:
-    importer, outer = c.importer, c.importer.builder
-    if outer.ids is None:
-        outer.ids = IdPool(importer.function)
-    block = Block([INDEX, *(v.type for v in carried), *(v.tensor.with_shape(v.shape[1:]) for v in scanned)])
-    importer.builder = Builder(block, None, outer.ids, loc=outer.loc)
-    try:
-        after, given = body(list(block.args[1 : 1 + len(carried)]), list(block.args[1 + len(carried) :]))
-        importer.builder.op("dmlc.yield", [*after, *given], result_types=())
-    finally:
-        importer.builder = outer
-    attrs = {"count": count, "scanned": len(scanned), **({"reverse": True} if reverse else {}), "dmlc.name": importer.name(c.node)}
+    given: list[Value] = []
+
+    def inside(args: list[Value]) -> list[Value]:
+        after, rows = body(args[1 : 1 + len(carried)], args[1 + len(carried) :])
+        given.extend(rows)
+        return [*after, *rows]
+
+    region = region_of(c.importer, [INDEX, *(v.type for v in carried), *(v.tensor.with_shape(v.shape[1:]) for v in scanned)], inside)
+    attrs = {"count": count, "scanned": len(scanned), **({"reverse": True} if reverse else {}), "dmlc.name": c.importer.name(c.node)}
     types = [*(v.type for v in carried), *(y.tensor.with_shape((count, *y.shape)) for y in given)]
-    made = outer.op("dmlc.scan", [*carried, *scanned], attrs, types, regions=[Region([block])]).results
+    made = c.importer.builder.op("dmlc.scan", [*carried, *scanned], attrs, types, regions=[region]).results
     return list(made[: len(carried)]), list(made[len(carried) :])

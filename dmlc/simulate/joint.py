@@ -43,7 +43,6 @@ __all__ = [
 EFFORT = 5_000_000  # units simulated by a search, all trials together
 POLISHED = 3  # results of descents that exact windows go on from
 KICKS = 8
-LATE = 4  # part of the effort for computations that take longer
 
 
 @dataclass(frozen=True)

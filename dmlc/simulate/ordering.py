@@ -22,7 +22,6 @@ from dmlc.simulate.units import COMPUTE, Units
 EXACT = 10  # units up to which every order is considered
 SMALL = 30  # units up to which branch and bound is tried, with a limit on its states
 EFFORT = 1_000_000  # units replayed by a local search, all evaluations together
-LATE = 4  # part of the effort for computations that take longer
 PRICING = 50_000  # the same for a search that only prices a decision
 
 
