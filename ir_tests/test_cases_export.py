@@ -10,21 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pipeline_cases import everywhere, exported, ops_of, run_exported, through
+from torch_cases import Call
 
 from dmlc.frontend.torch_export import import_exported, import_program
 from dmlc.interpret.run import run
 from dmlc.passmanager.context import Context
 
 torch.set_num_threads(1)
-
-
-class Applied(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.function(*args)
 
 
 def agrees(model: torch.nn.Module, *args: torch.Tensor, devices: int, plan: str) -> Any:
@@ -48,7 +40,7 @@ def test_a6_division_and_remainder_of_negative_integers(dtype, devices, plan):
     def function(a, b):
         return torch.floor_divide(a, b), torch.div(a, b, rounding_mode="trunc"), torch.remainder(a, b), torch.fmod(a, b)
 
-    _, found = run_exported(Applied(function), a, b, devices=devices, plan=plan)
+    _, found = run_exported(Call(function), a, b, devices=devices, plan=plan)
     assert [f.tolist() for f in found] == [[-3, -3, -4, -4], [-2, -2, -3, -3], [-1, 1, -1, 1], [2, -2, 1, -1]]
 
 
@@ -70,7 +62,7 @@ FORMS: dict[str, dict[str, Any]] = {"plain": {}, "causal": {"is_causal": True}, 
 @pytest.mark.parametrize("view", VIEWS)
 def test_e1_views_of_attention(view, devices, plan):
     qkv = torch.randn(3, B, H, S, D, generator=torch.Generator().manual_seed(0)).unbind()
-    module = agrees(Applied(lambda q, k, v: VIEWS[view](F.scaled_dot_product_attention(q, k, v))), *qkv, devices=devices, plan=plan)
+    module = agrees(Call(lambda q, k, v: VIEWS[view](F.scaled_dot_product_attention(q, k, v))), *qkv, devices=devices, plan=plan)
     assert len(ops_of(module, "dmlc.attention")) == 1
 
 
@@ -79,7 +71,7 @@ def test_e1_views_of_every_form_of_attention(form, tmp_path):
     """Also from a file, where the program was traced by someone else."""
     q, k, v = torch.randn(3, B, H, S, D, generator=torch.Generator().manual_seed(1)).unbind()
     k, v = (k[:, :2], v[:, :2]) if form == "grouped" else (k, v)
-    model = Applied(lambda q, k, v: VIEWS["reshape, view"](F.scaled_dot_product_attention(q, k, v, **FORMS[form])))
+    model = Call(lambda q, k, v: VIEWS["reshape, view"](F.scaled_dot_product_attention(q, k, v, **FORMS[form])))
     agrees(model, q, k, v, devices=2, plan="tp=2")
     torch.export.save(torch.export.export(model, (q, k, v)), tmp_path / "model.pt2")
     found = import_program(tmp_path / "model.pt2")
