@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 
 import onnx
 import pytest
@@ -58,4 +59,4 @@ def test_a_wrong_number_is_noticed(tmp_path, monkeypatch):
 
 def test_the_longer_run_counts(capsys):
     assert main(["6", "--numbers"]) == 0
-    assert capsys.readouterr().out.startswith("6 damaged files: ")
+    assert re.fullmatch(r"6 damaged files: .*\([1-9]\d* compared with onnxruntime\), no traceback or wrong number\n", capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,9 @@ def test_cast_out_of_range_does_not_fold() -> None:
         assert folded("cast", torch.tensor([x]), to="i8") is None
     assert folded("cast", torch.tensor([50.0, -50.0, -128.5, 127.9]), to="i8")[0].tolist() == [50, -50, -128, 127]
     assert folded("cast", torch.tensor([9.3e18]), to="i64") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert folded("cast", torch.tensor([3.0, -INF], dtype=torch.float16), to="i64") is None
 
 
 def test_folds_keep_signs_and_nan() -> None:

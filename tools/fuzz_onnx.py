@@ -87,8 +87,8 @@ def outcome(path: Path) -> str:
 # ---------------------------------------------------------------- what is still a model
 
 
-def wrong_number(path: Path) -> str | None:
-    """What a file that is still a model computes otherwise than onnxruntime, where that takes the file too."""
+def wrong_number(path: Path, counts: Counter[str] | None = None) -> str | None:
+    """What a file that is still a model computes otherwise than onnxruntime, where that takes the file too: then it is one more of `compared`."""
     result = import_onnx(path)
     sizes = [r.tensor.numel for op in result.module.main.ops() for r in op.results if isinstance(r.type, TensorType) and r.type.is_static]
     if max([*sizes, *(a.tensor.numel for a in result.module.main.args)], default=0) > LARGEST:
@@ -99,6 +99,8 @@ def wrong_number(path: Path) -> str | None:
     expected = in_a_child(lambda: _under_onnxruntime(path, given))
     if expected is None:
         return None
+    if counts is not None:
+        counts["compared"] += 1
     found = run(result.module, inputs, weights=result.weights)
     if len(found) < len(expected):
         return f"{len(found)} results, not {len(expected)}"
@@ -171,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
             path.write_bytes(data)
             try:
                 found = outcome(path)
-                wrong = wrong_number(path) if options.numbers and found == "module" else None
+                wrong = wrong_number(path, counts) if options.numbers and found == "module" else None
             except Exception as e:
                 found, wrong = "traceback", f"{type(e).__name__}: {e}"
             counts[found] += 1
@@ -180,7 +182,9 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"file {number} ({name}): {wrong}", file=sys.stderr, flush=True)
                 if options.keep:
                     (options.keep / f"{number}.onnx").write_bytes(data)
-    print(f"{options.files} damaged files: {counts['error']} errors with a place, {counts['module']} still models, {failed or 'no'} traceback{'s or wrong numbers' if failed else ''}")
+    checked = f" ({counts['compared']} compared with onnxruntime)" if options.numbers else ""
+    wrongs = f"{failed} tracebacks or wrong numbers" if failed else "no traceback or wrong number" if options.numbers else "no traceback"
+    print(f"{options.files} damaged files: {counts['error']} errors with a place, {counts['module']} still models{checked}, {wrongs}")
     return int(failed > 0)
 
 

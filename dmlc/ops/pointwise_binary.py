@@ -253,7 +253,7 @@ class Cast(Pointwise):
         array, target = operands[0], op.attrs["to"]
         if array.dtype.kind == "f" and target not in FLOATS and target != "i1":
             info = np.iinfo(target.replace("ui", "uint") if target.startswith("u") else target.replace("i", "int"))
-            whole = np.trunc(array)
+            whole = np.trunc(array.astype(np.float64))  # f16 would round the integer's limits to infinity
             if not (np.all(whole >= float(info.min)) and np.all(whole < float(info.max) + 1)):
                 return None
         return rounded("{0}")(op, operands)
