@@ -145,6 +145,57 @@ def test_max_pool_keeps_nan_and_integers() -> None:
     assert run("dmlc.max_pool", torch.tensor([[[-5, -7, -3]]]), kernel=(3,), padding=(2, 0)).tolist() == [[[-5, -5, -3]]]
 
 
+POOLED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((2, 3, 9), {"kernel": (3,), "stride": (2,), "padding": (1, 1), "ceil_mode": True}),
+    ((2, 3, 7, 6), {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1, 1, 1), "dilation": (1, 2)}),
+    ((1, 2, 5, 4, 6), {"kernel": (3, 2, 3), "stride": (2, 2, 2), "padding": (1, 1, 0, 0, 1, 1), "ceil_mode": True}),
+    ((2, 3, 7, 6), {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0, 0, 1)}),  # the library has no such windows
+]
+
+
+def _pool_gradient(x: torch.Tensor, g: torch.Tensor | None, attrs: dict[str, Any]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The pool after its gradient was asked for, its result, and the gradient that was emitted."""
+    op = build("dmlc.max_pool", (x,), **attrs)
+    arg = op.block.add_arg(op.result.type)
+    (made,) = definition(op).vjp(Builder(op.block), op, [arg])
+    definition(op).verify(op)
+    results = dict(zip(op.results, evaluate(op, [x])))
+    found = {op.operands[0]: x, arg: torch.ones_like(results[op.results[0]]) if g is None else g, **results}
+    return op, results[op.results[0]], evaluate(made.op, [found[v] for v in made.op.operands])[0]
+
+
+@pytest.mark.parametrize(("order", "shape", "attrs"), [*((torch.contiguous_format, *p) for p in POOLED), (torch.channels_last, *POOLED[1])])
+def test_max_pool_gradient_agrees_with_autograd(shape: tuple[int, ...], attrs: dict[str, Any], order: torch.memory_format) -> None:
+    """By the positions that the forward pool keeps, where paddings are equal; by comparing again, where they are not."""
+    x = seeded(*shape).contiguous(memory_format=order).requires_grad_()
+    low, high = (attrs.get("padding", (0,) * 2 * len(shape))[i::2] for i in (0, 1))
+    padded = x if low == high else F.pad(x, [p for pair in reversed(list(zip(low, high))) for p in pair], value=float("-inf"))
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(shape) - 3]
+    y = pool(padded, attrs["kernel"], attrs["stride"], low if low == high else 0, attrs.get("dilation", 1), attrs.get("ceil_mode", False))
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).contiguous(memory_format=order)
+    op, result, gradient = _pool_gradient(x.detach(), g, attrs)
+    assert len(op.results) == (2 if low == high else 1)
+    torch.testing.assert_close(result, y.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(y, x, g)[0])
+
+
+def test_max_pool_gradient_goes_to_the_first_of_equals_and_to_nan() -> None:
+    """Both ways of the gradient, as PyTorch has it."""
+    x = torch.tensor([[[1.0, 1.0, 0.0, float("nan"), 2.0, 2.0]]])
+    for padding in ((0, 0), (0, 1)):
+        _, _, gradient = _pool_gradient(x, None, {"kernel": (2,), "stride": (2,), "padding": padding})
+        assert gradient.tolist() == [[[1, 0, 0, 1, 1, 0]]]
+
+
+def test_max_pool_keeps_positions_only_of_windows_that_the_library_takes() -> None:
+    x = seeded(1, 1, 4, 4)
+    for attrs in ({"padding": (0, 1, 0, 1), "residuals": ("indices",)}, {"residuals": ("lse",)}):
+        with pytest.raises(DmlcError, match="residual indices"):
+            build("dmlc.max_pool", (x,), kernel=(2, 2), **attrs)
+    with pytest.raises(DmlcError, match="as many positions"):
+        build("dmlc.max_pool_index_grad", (x, torch.zeros(1, 1, 4, 3, dtype=torch.int64)), (1, 1, 8, 8), kernel=(2, 2), stride=(2, 2))
+
+
 def test_adaptive_grad_is_the_adjoint() -> None:
     x, g = seeded(2, 3, 7, 5), seeded(2, 3, 3, 4)
     y = run("dmlc.adaptive_avg_pool", x, shape=(2, 3, 3, 4))

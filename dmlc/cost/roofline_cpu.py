@@ -26,7 +26,7 @@ DISPATCHES = {  # of ops that are other than one call
     "dmlc.contract": 500, "dmlc.attention_grad": 2500, "dmlc.attention_mask_grad": 2500, "dmlc.adam_update": 500, "dmlc.batch_norm_train": 1200,
     "dmlc.batch_norm_grad": 2000, "dmlc.cross_entropy": 1200, "dmlc.cross_entropy_grad": 1000, "dmlc.dropout": 12_000, "dmlc.dropout_mask": 12_000,
     "dmlc.random_uniform": 12_000, "dmlc.random_normal": 20_000, "dmlc.philox": 12_000, "dmlc.mask_pad": 100, "dmlc.index_add": 300, "dmlc.window": 600,
-    "dmlc.shard_slice": 500, "dmlc.max_pool_grad": 600,
+    "dmlc.shard_slice": 500, "dmlc.max_pool_grad": 3000, "dmlc.max_pool_index_grad": 250,
 }  # fmt: skip
 NOTHING = frozenset({"dmlc.barrier", "dmlc.gradient", "dmlc.reshard", "func.return", "dmlc.yield", "kernel.yield"})  # not in the program, or no call
 # Operations at the float32 peak that an element of the largest tensor is worth beside being read and written.
@@ -35,7 +35,7 @@ ELEMENT = {
     "softplus": 160, "mish": 200, "elu": 80, "sin": 80, "cos": 80, "tan": 120, "asin": 120, "acos": 120, "atan": 120, "sinh": 120, "cosh": 120, "sqrt": 30, "rsqrt": 16, "div": 8,
     "pow": 260, "select": 20, "softmax": 60, "log_softmax": 60, "logsumexp": 60, "layer_norm": 30, "rms_norm": 30, "group_norm": 30, "batch_norm": 10, "batch_norm_train": 20,
     "batch_norm_grad": 30, "cross_entropy": 70, "cross_entropy_grad": 70, "adam_update": 40, "dropout": 2500, "dropout_mask": 2500, "random_uniform": 2500, "random_normal": 3000,
-    "philox": 2500, "argmax": 40, "argmin": 40, "cumsum": 30, "cumprod": 30, "sort": 2000, "topk": 1000, "max_pool": 250, "max_pool_grad": 400, "avg_pool": 60,
+    "philox": 2500, "argmax": 40, "argmin": 40, "cumsum": 30, "cumprod": 30, "sort": 2000, "topk": 1000, "max_pool": 250, "max_pool_grad": 800, "max_pool_index_grad": 20, "avg_pool": 60,
     "avg_pool_grad": 60, "relayout": 20, "copy": 20, "index_add": 8, "scatter": 20, "index_put": 20,
 }  # fmt: skip
 # Passes over memory that what an op's definition calls makes of its operands and results.

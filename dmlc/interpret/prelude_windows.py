@@ -64,13 +64,10 @@ def max_pool(x, counts, kernel, stride, padding, dilation):
 
 
 def max_pool_grad(g, x, kernel, stride, padding, dilation):
-    """The gradient of each window's maximum goes to its first largest cell."""
+    """The gradient of each window's maximum goes to its first largest cell, for any padding."""
     counts, n = g.shape[2:], len(kernel)
     if g.numel() == 0:
         return torch.zeros_like(x)
-    found = _library_max_pool_grad(g, x, kernel, stride, padding, dilation)
-    if found is not None:
-        return found
     windows, low, high = _max_windows(x, counts, kernel, stride, padding, dilation)
     best = windows.flatten(2 + n).argmax(-1)
     padded = [s + a + b for s, a, b in zip(x.shape[2:], low, high)]
@@ -84,19 +81,20 @@ def max_pool_grad(g, x, kernel, stride, padding, dilation):
     return F.pad(dx.reshape((*x.shape[:2], *padded)), _pad_list(low, high, -1))
 
 
-def _library_max_pool_grad(g, x, kernel, stride, padding, dilation):
-    """`max_pool_grad` by the library, where it has such windows: equal paddings of at most half a window, in two or three dims."""
-    low, high, counts = list(padding[::2]), list(padding[1::2]), list(g.shape[2:])
-    if low != high or len(kernel) == 1 or any(2 * p > d * (k - 1) + 1 for p, k, d in zip(low, kernel, dilation)):
-        return None
-    kernel, stride, dilation = list(kernel), list(stride), list(dilation)
-    spans = [n + 2 * p - d * (k - 1) - 1 for n, p, d, k in zip(x.shape[2:], low, dilation, kernel)]
-    hang_over = counts != [m // s + 1 for m, s in zip(spans, stride)]
-    name = f"max_pool{len(kernel)}d_with_indices"
-    values, indices = getattr(torch.ops.aten, name)(x, kernel, stride, low, dilation, hang_over)
-    if values.shape != g.shape:
-        return None
-    return getattr(torch.ops.aten, name + "_backward")(g.contiguous(), x, kernel, stride, low, dilation, hang_over, indices)
+def max_pool_index_grad(g, indices, shape, kernel, stride, padding, dilation, ceil_mode):
+    """The gradient of each window's maximum goes to the cell of the plane that `indices` names: the library's backward pass."""
+    if g.numel() == 0:
+        return g.new_zeros(shape)
+    options = [list(kernel), list(stride), list(padding), list(dilation)]
+    if len(kernel) == 1:  # a plane of one row
+        g, indices, shape = g.unsqueeze(2), indices.unsqueeze(2), (*shape[:2], 1, *shape[2:])
+        options = [[neutral, *o] for neutral, o in zip((1, 1, 0, 1), options)]
+    last = g.dim() == 4 and not g.is_contiguous() and g.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+    image = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=order)  # only its shape and order count
+    backward = torch.ops.aten.max_pool3d_with_indices_backward if g.dim() == 5 else torch.ops.aten.max_pool2d_with_indices_backward
+    dx = backward(g, image, *options, ceil_mode, indices)
+    return dx.squeeze(2) if len(kernel) == 1 else dx
 
 
 def _window_sizes(size, count, kernel, stride, low, high, count_pad, device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
@@ -9,7 +10,8 @@ from dmlc.ir.core import Op, Value
 from dmlc.ir.location import DmlcError
 from dmlc.ir.types import TensorType
 from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample, attribute, own_attrs
-from dmlc.ops.emit import f32
+from dmlc.ops.emit import f32, i64
+from dmlc.ops.residual import residual
 from dmlc.ops.windows import Windows, names
 
 if TYPE_CHECKING:
@@ -27,13 +29,18 @@ def _native(w: Windows, sizes: tuple) -> bool:
     return w.symmetric and all(2 * p <= e for p, e in zip(w.low, w.extent)) and 0 not in sizes
 
 
+def _flat(w: Windows) -> tuple[int, ...]:
+    """(low, high) of each dim, one after the other."""
+    return tuple(p for pair in zip(w.low, w.high) for p in pair)
+
+
 class Pool(OpDef):
     """Base: n and c are split freely. Every operand is an image [n, c, s...], or a gradient of its windows."""
 
     @staticmethod
     def rule(op: Any) -> str:
-        terms = [f"n c {names(p, len(v.shape) - 2, '!')}" for p, v in zip("xyz", (*op.operands, *op.results))]
-        return ", ".join(terms[: len(op.operands)]) + " -> " + terms[-1]
+        terms = [f"n c {names(p, len(v.shape) - 2, '!')}" for p, v in zip("xyz", (*op.operands, *op.results[:1]))]
+        return ", ".join(terms[: len(op.operands)]) + " -> " + ", ".join(terms[-1:] * max(len(op.results), 1))
 
     @staticmethod
     def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
@@ -44,36 +51,101 @@ class Pool(OpDef):
 
 
 class MaxPool(Pool):
-    """The largest cell of each window; cells outside do not count. With `ceil_mode` a last window may hang over the end."""
+    """The largest cell of each window; cells outside do not count. With `ceil_mode` a last window may hang over the end.
+
+    Residual, for windows that the library takes: the position of that cell among the image's spatial cells, row-major (i64).
+    """
 
     name = "dmlc.max_pool"
-    attributes = {"kernel": REQUIRED, "stride": (), "padding": (), "dilation": (), "ceil_mode": False}
+    attributes = {"kernel": REQUIRED, "stride": (), "padding": (), "dilation": (), "ceil_mode": False, "residuals": ()}
+    residuals = ("indices",)
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        (y,) = Pool.infer(types, attrs)
+        return [y, *[y.with_dtype("i64")] * len(attrs["residuals"])]
+
+    @staticmethod
+    def residual_type(op: Op, name: str) -> TensorType:
+        return op.results[0].tensor.with_dtype("i64")
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        kept = attribute(op, "residuals")
+        if kept not in ((), cls.residuals) or (kept and not _native(_windows(op), op.operands[0].shape)):
+            raise DmlcError(f"'{op.name}' has the residual indices, where paddings are equal and at most half a window", op.loc)
 
     @staticmethod
     def torch(op: Op) -> str:
         w = _windows(op)
         if _native(w, op.operands[0].shape):
-            return f"F.max_pool{len(w.kernel)}d({{0}}, {{kernel}}, {w.stride}, {w.low}, {w.dilation}, {{ceil_mode}})"
-        padding = tuple(p for pair in zip(w.low, w.high) for p in pair)
-        return f"max_pool({{0}}, {{r0.shape}}[2:], {{kernel}}, {w.stride}, {padding}, {w.dilation})"
+            kept = ", True" if attribute(op, "residuals") else ""
+            return f"F.max_pool{len(w.kernel)}d({{0}}, {{kernel}}, {w.stride}, {w.low}, {w.dilation}, {{ceil_mode}}{kept})"
+        return f"max_pool({{0}}, {{r0.shape}}[2:], {{kernel}}, {w.stride}, {_flat(w)}, {w.dilation})"
 
     @staticmethod
-    def vjp(b: Builder, op: Op, grads: list[Value]) -> list[Value | None]:
-        attrs = {k: v for k, v in own_attrs(op).items() if k != "ceil_mode"}
-        return [b.op("dmlc.max_pool_grad", [grads[0], op.operands[0]], attrs, [op.operands[0].type]).result]
+    def vjp(b: Builder, op: Op, grads: list[Value | None]) -> list[Value | None]:
+        """By the positions of the largest cells, where the library gives them. Through these there is none."""
+        g, x = grads[0], op.operands[0]
+        if g is None:
+            return [None]
+        attrs = {k: v for k, v in own_attrs(op).items() if k != "residuals"}
+        if _native(_windows(op), x.shape):
+            return [b.op("dmlc.max_pool_index_grad", [g, residual(op, "indices")], attrs, [x.type]).result]
+        return [b.op("dmlc.max_pool_grad", [g, x], {k: v for k, v in attrs.items() if k != "ceil_mode"}, [x.type]).result]
 
     @staticmethod
     def samples() -> list[Sample]:
-        cases = [
-            ((2, 3, 7, 6), {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0, 0, 1)}),
-            ((1, 2, 7, 5), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True}),
-            ((2, 2, 9), {"kernel": (3,), "dilation": (2,)}),
-            ((1, 2, 4, 3, 5), {"kernel": (2, 2, 2), "stride": (2, 1, 2)}),
-            ((2, 1, 5, 4, 5), {"kernel": (3, 2, 3), "stride": (2, 2, 2), "padding": (1, 1, 0, 0, 1, 1), "ceil_mode": True}),
-            ((1, 1, 1, 1), {"kernel": (1, 1)}),
-            ((0, 2, 4, 4), {"kernel": (2, 2), "stride": (2, 2)}),
-        ]
-        return [Sample((f32(*s),), AttrDict(a)) for s, a in cases]
+        kept = [Sample((f32(*s),), AttrDict({**a, "residuals": ("indices",)}), vjp=False, why=KEPT) for s, a, _ in MAXIMA]
+        cases = [((2, 3, 7, 6), {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 0, 0, 1)}), ((0, 2, 4, 4), {"kernel": (2, 2), "stride": (2, 2)})]
+        return [Sample((f32(*s),), AttrDict(a)) for s, a in (*cases, *(m[:2] for m in MAXIMA))] + kept
+
+
+KEPT = "the positions are kept for gradients, and have none"
+# image, attributes, windows; all by the library
+MAXIMA: list[tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] = [
+    ((1, 2, 7, 5), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": True}, (1, 2, 4, 3)),
+    ((2, 2, 9), {"kernel": (3,), "dilation": (2,)}, (2, 2, 5)),
+    ((1, 2, 4, 3, 5), {"kernel": (2, 2, 2), "stride": (2, 1, 2)}, (1, 2, 2, 2, 2)),
+    ((2, 1, 5, 4, 5), {"kernel": (3, 2, 3), "stride": (2, 2, 2), "padding": (1, 1, 0, 0, 1, 1), "ceil_mode": True}, (2, 1, 3, 2, 3)),
+    ((1, 1, 1, 1), {"kernel": (1, 1)}, (1, 1, 1, 1)),
+]
+
+
+class MaxPoolIndexGrad(Pool):
+    """Each window's gradient at the position that `dmlc.max_pool` kept: g and positions [n, c, y...] give [n, c, s...] (the result type is given)."""
+
+    name = "dmlc.max_pool_index_grad"
+    attributes = {k: v for k, v in MaxPool.attributes.items() if k != "residuals"}
+    given = True
+    same_dtype = False
+    index = (1,)
+    linear = [{0}]
+    no_vjp = SECOND_ORDER
+
+    @classmethod
+    def check(cls, op: Op) -> None:
+        super().check(op)
+        (g, at), w = (v.tensor for v in op.operands), _windows(op)
+        windows = w.count(op.result.shape[2:], attribute(op, "ceil_mode"))
+        if at != g.with_dtype("i64") or g.shape != (*op.result.shape[:2], *windows) or not _native(w, ()):
+            raise DmlcError(f"'{op.name}' takes a gradient of {windows} windows with equal paddings and as many positions (i64), not {g} and {at}", op.loc)
+
+    @staticmethod
+    def torch(op: Op) -> str:
+        w = _windows(op)
+        return f"max_pool_index_grad({{0}}, {{1}}, {{r0.shape}}, {{kernel}}, {w.stride}, {w.low}, {w.dilation}, {{ceil_mode}})"
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        nothing: tuple[Any, ...] = ((0, 2, 7), {"kernel": (2,), "stride": (2,)}, (0, 2, 3))
+        return [_positions(s, a, y) for s, a, y in (*MAXIMA, nothing)]
+
+
+def _positions(image: tuple[int, ...], attrs: dict[str, Any], windows: tuple[int, ...]) -> Sample:
+    cells = AttrDict({"1": lambda rng, shape, dtype: rng.integers(0, math.prod(image[2:]), shape)})
+    return Sample((f32(*windows), i64(*windows)), AttrDict(attrs), (f32(*image),), values=cells)
 
 
 class MaxPoolGrad(Pool):
@@ -91,8 +163,7 @@ class MaxPoolGrad(Pool):
     @staticmethod
     def torch(op: Op) -> str:
         w = _windows(op)
-        padding = tuple(p for pair in zip(w.low, w.high) for p in pair)
-        return f"max_pool_grad({{0}}, {{1}}, {{kernel}}, {w.stride}, {padding}, {w.dilation})"
+        return f"max_pool_grad({{0}}, {{1}}, {{kernel}}, {w.stride}, {_flat(w)}, {w.dilation})"
 
     @staticmethod
     def samples() -> list[Sample]:
@@ -108,8 +179,7 @@ class MaxPoolGrad(Pool):
 
 def _avg_text(op: Op, head: str) -> str:
     w = _windows(op)
-    padding = tuple(p for pair in zip(w.low, w.high) for p in pair)
-    return f"{head}, {{kernel}}, {w.stride}, {padding}, {{count_include_pad}})"
+    return f"{head}, {{kernel}}, {w.stride}, {_flat(w)}, {{count_include_pad}})"
 
 
 class AvgPool(Pool):
