@@ -61,7 +61,7 @@ class Transformer(nn.Module):
 
 
 class Cnn(nn.Module):
-    """x [batch, 2, 6, 6] -> logits [batch, 5], with batch norm."""
+    """x [batch, 2, 6, 6] -> logits [batch, 5], with batch norm and a pool."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Cnn(nn.Module):
         self.head = nn.Linear(6 * 3 * 3, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.norms[0](self.first(x)))
+        x = F.max_pool2d(F.relu(self.norms[0](self.first(x))), 3, 1, 1)
         x = F.relu(self.norms[1](self.second(x)))
         return self.head(x.flatten(1))
 
