@@ -110,7 +110,7 @@ def resize(r: Random, g: np.random.Generator) -> Case:
     rules = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "tf_crop_and_resize", *(["half_pixel_symmetric"] if at >= 19 else []), *(["tf_half_pixel_for_nn"] if at < 13 else [])]
     rule = r.choice(rules)
     crop = rule == "tf_crop_and_resize"
-    low, high = [r.choice([0.0, 0.2, -0.1]) for _ in range(spatial)], [r.choice([1.0, 0.8, 1.2]) for _ in range(spatial)]
+    low, high = [r.choice([0.0, 0.25, -0.125]) for _ in range(spatial)], [r.choice([1.0, 0.75, 1.25]) for _ in range(spatial)]
     roi = np.array([0, 0, *low, 1, 1, *high], np.float32) if crop else np.zeros(0, np.float32) if at < 13 else maybe(r, np.zeros(0, np.float32))
     by_size = r.random() < 0.5 and not (at == 11 and crop)
     operands = {"roi": roi, "scales": np.zeros(0, np.float32) if by_size and at < 13 else None if by_size else np.array(scales, np.float32)}

@@ -12,6 +12,7 @@ from dmlc.ir.types import TensorType
 
 EPSILON = 1e-5
 FULL_PRECISION = 1  # element type of `stash_type`: statistics in f32
+DROPOUT_MASK_IS_BOOL = 10  # since this version
 
 
 @op("BatchNormalization", 6, 7, 9, 14, 15)
@@ -168,10 +169,13 @@ def _dropout(n: Node, p: float) -> list[Tensor]:
     if not n.wants(1):
         return [y]
     kept = n.op("dmlc.dropout_mask", drawn, [TensorType(n.shape(0), "i1")], p=p, shape=n.shape(0), stream=stream)
-    return [y, kept.result]
+    return [y, _mask(n, kept.result)]
 
 
 def _identity(n: Node) -> list[Tensor]:
-    return [n[0], n.full(True, "i1", n.shape(0))] if n.wants(1) else [n[0]]
+    return [n[0], _mask(n, n.full(True, "i1", n.shape(0)))] if n.wants(1) else [n[0]]
 
 
+def _mask(n: Node, kept: Tensor) -> Tensor:
+    """What is kept; before version 10 of the operator in x's dtype."""
+    return kept if n.since >= DROPOUT_MASK_IS_BOOL else n.cast(kept, n.dtype(0))

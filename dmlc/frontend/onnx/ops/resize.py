@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from dmlc.frontend.onnx.emit import concrete
 from dmlc.frontend.onnx.node import Node
 from dmlc.frontend.onnx.ops.crop_resize import CROP, cropped
 from dmlc.frontend.onnx.table import op
@@ -26,8 +27,13 @@ def upsample(n: Node) -> Tensor:
 
 @op("Resize", 10)
 def resize_first(n: Node) -> Tensor:
-    """Version 10 had no coordinate rules yet: it is asymmetric, nearest rounds down."""
-    return _interpolate(n, _floats(n, 1), "asymmetric", "floor")
+    """Version 10 had no coordinate rules yet: it is asymmetric, and nearest rounds down where it enlarges, up where it reduces (as in that version's
+    node tests and in onnxruntime)."""
+    scales = _floats(n, 1)
+    if n.attr("mode", "nearest") != "nearest" or all(s >= 1 for s in scales):
+        return _interpolate(n, scales, "asymmetric", "floor")
+    reduced = _interpolate(n, [min(s, 1.0) for s in scales], "asymmetric", "ceil")
+    return _interpolate(n, [max(s, 1.0) for s in scales], "asymmetric", "floor", x=reduced)
 
 
 @op("Resize", 11, 13, 18, 19)
@@ -85,16 +91,16 @@ def _by_policy(n: Node, sizes: Sequence[int], axes: Sequence[int]) -> tuple[list
     return [float(scale) if d in axes else 1.0 for d in range(len(source))], target
 
 
-def _interpolate(n: Node, scales: Sequence[float], coordinate: str, rounding: str, target: Sequence[int] | None = None) -> Tensor:
-    source, mode = n.shape(0), n.attr("mode", "nearest")
-    if len(scales) != len(source) or any(not math.isfinite(s) or s <= 0 for s, x in zip(scales, source) if x):
+def _interpolate(n: Node, scales: Sequence[float], coordinate: str, rounding: str, target: Sequence[int] | None = None, x: Tensor | None = None) -> Tensor:
+    """Of x, the node's first operand if none is given."""
+    x = n[0] if x is None else x
+    source, mode = concrete(x), n.attr("mode", "nearest")
+    if len(scales) != len(source) or any(not math.isfinite(s) or s <= 0 for s, size in zip(scales, source) if size):
         raise DmlcError(f"scales {list(scales)} for a tensor of shape {list(source)}")
-    shape = tuple(target) if target is not None else tuple(scaled(x, s) for x, s in zip(source, scales))
+    shape = tuple(target) if target is not None else tuple(scaled(size, s) for size, s in zip(source, scales))
     if shape == source and all(s == 1 for s in scales):
-        return n[0]
+        return x
     return n.emit_as(
-        shape, n.dtype(0), "dmlc.resize", n[0], mode={"bilinear": "linear"}.get(mode, mode), coordinate=coordinate, nearest_mode=rounding, scales=tuple(scales),
+        shape, n.dtype(0), "dmlc.resize", x, mode={"bilinear": "linear"}.get(mode, mode), coordinate=coordinate, nearest_mode=rounding, scales=tuple(scales),
         cubic_coeff_a=n.attr("cubic_coeff_a", -0.75), exclude_outside=bool(n.attr("exclude_outside", 0)), antialias=bool(n.attr("antialias", 0)),
     )  # fmt: skip
-
-
