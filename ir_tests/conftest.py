@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from solved_once import solved_once
+from warm_python import warm as started_warm
 
 from dmlc.tools.text_tests import all_tests, run_test
 
@@ -46,4 +47,11 @@ def programmes_are_solved_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
     """For all workers together: their folders lie in one."""
     base = tmp_path_factory.getbasetemp()
     with solved_once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "solved"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Commands that a module's tests start, and what these start, have PyTorch loaded."""
+    with started_warm():
         yield

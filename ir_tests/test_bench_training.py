@@ -9,6 +9,8 @@ import pytest
 from dmlc.tools import bench_training
 from dmlc.tools.virtual_cluster import why_not
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 REASON = why_not()
 
 FOUND = {

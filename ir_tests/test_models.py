@@ -19,6 +19,7 @@ from rank_pool import RankError, RankPool, shared_pool
 from dmlc.cli._check import refuse_vacuous
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("warm")
 
 NAMES = (*TRANSFORMERS, "resnet")
 

@@ -28,6 +28,8 @@ from dmlc.simulate.rows import is_shown, name_of, row_of
 from dmlc.simulate.step import simulate_step
 from dmlc.tools.validate_trace import check, differences
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 STEPS = 2
 DMLC = ("-m", "dmlc")
 LINE = re.compile(r"^step: predicted ([\d.]+) ms \(± \d+ %\), measured ([\d.]+) ms \(median of \d+\), bound ([\d.]+) ms(; .*)?$", re.M)

@@ -25,6 +25,7 @@ from dmlc.ir.parser import parse_module
 from dmlc.ir.verifier import verify
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("warm")
 
 STEP = """
 builtin.module attributes {dmlc.mode = "train", dmlc.spmd, dmlc.request = {devices = 1 : i64, plan = "auto", microbatches = 2 : i64, batch = 6 : i64}, dmlc.train = {loss = "mse", optimizer = "sgd"}} {

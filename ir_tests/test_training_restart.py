@@ -19,6 +19,7 @@ from training_folder import write_training_folder
 from training_ranks import Job, logged, train
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("warm")
 
 SLOW = """
 import os, signal, time, torch

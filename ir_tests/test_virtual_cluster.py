@@ -13,6 +13,8 @@ import pytest
 from dmlc.tools import virtual_cluster
 from dmlc.tools.virtual_cluster import ClusterError, VirtualCluster
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 REASON = virtual_cluster.why_not()
 needs_cluster = pytest.mark.skipif(REASON is not None, reason=f"no virtual cluster: {REASON}")
 
