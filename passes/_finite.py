@@ -21,7 +21,7 @@ SAFE = _dmlc(
     "maximum minimum select cast floor ceil round trunc sign matmul linear contract conv conv_input_grad conv_weight_grad conv_transpose reshape transpose "
     "broadcast slice concat flip roll copy tril triu embedding take take_along index index_add reduce_sum reduce_prod reduce_max reduce_min cumsum softmax "
     "log_softmax logsumexp layer_norm layer_norm_grad layer_norm_weight_grad rms_norm group_norm batch_norm cross_entropy cross_entropy_grad gelu_grad silu_grad attention attention_grad attention_mask_grad dropout max_pool_grad max_pool_index_grad "
-    "avg_pool avg_pool_grad max_pool resize relu_grad square_sum channel_moments batch_norm_sums batch_norm_rank_grad adaptive_avg_pool gradient barrier relayout iota dropout_mask random_uniform random_normal"
+    "avg_pool avg_pool_grad max_pool resize relu_grad square_sum channel_moments batch_norm_sums batch_norm_rank_grad rank_moments mean_over_ranks running_part adaptive_avg_pool gradient barrier relayout iota dropout_mask random_uniform random_normal"
 )  # fmt: skip
 MOVES = _dmlc("reshape transpose broadcast slice flip roll copy barrier")
 AS_OPERAND = _dmlc("cast reduce_sum reduce_prod reduce_max reduce_min cumsum floor")

@@ -16,7 +16,7 @@ from dmlc.ops.reduction import Reduction
 MAKERS = frozenset(
     f"dmlc.{name}"
     for name in "embedding index_add attention_grad conv conv_input_grad conv_weight_grad batch_norm_train batch_norm_grad max_pool_grad max_pool_index_grad avg_pool_grad gelu_grad silu_grad "
-    "layer_norm_grad layer_norm_weight_grad cross_entropy cross_entropy_grad adam_update relu gelu silu tanh sigmoid exp batch_norm channel_moments batch_norm_sums batch_norm_rank_grad softmax log_softmax square_sum".split()
+    "layer_norm_grad layer_norm_weight_grad cross_entropy cross_entropy_grad adam_update relu gelu silu tanh sigmoid exp batch_norm channel_moments batch_norm_sums batch_norm_rank_grad rank_moments running_part softmax log_softmax square_sum".split()
 )
 EXCHANGED = ("comm.reduce_scatter", "comm.all_reduce")
 

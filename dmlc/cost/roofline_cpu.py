@@ -27,6 +27,7 @@ DISPATCHES = {  # of ops that are other than one call
     "dmlc.batch_norm_grad": 2000, "dmlc.cross_entropy": 1200, "dmlc.cross_entropy_grad": 1000, "dmlc.dropout": 12_000, "dmlc.dropout_mask": 12_000,
     "dmlc.random_uniform": 12_000, "dmlc.random_normal": 20_000, "dmlc.philox": 12_000, "dmlc.mask_pad": 100, "dmlc.index_add": 300, "dmlc.window": 600,
     "dmlc.shard_slice": 500, "dmlc.max_pool_grad": 3000, "dmlc.max_pool_index_grad": 250,
+    "dmlc.rank_moments": 250, "dmlc.mean_over_ranks": 250, "dmlc.running_part": 120,
 }  # fmt: skip
 NOTHING = frozenset({"dmlc.barrier", "dmlc.gradient", "dmlc.reshard", "func.return", "dmlc.yield", "kernel.yield"})  # not in the program, or no call
 # Operations at the float32 peak that an element of the largest tensor is worth beside being read and written.

@@ -23,7 +23,7 @@ CLASSES = {
     "movement": MOVEMENT, "layout": MOVEMENT, "padding": MOVEMENT, "resizing": MOVEMENT, "structural": MOVEMENT,
     "gather": INDEXED, "scatter": INDEXED,
 }  # fmt: skip
-OTHERS = {"dmlc.running_average": POINTWISE}
+OTHERS = dict.fromkeys(("dmlc.running_average", "dmlc.running_part", "dmlc.rank_moments", "dmlc.mean_over_ranks"), POINTWISE)
 UNSURE = frozenset({"dmlc.sort", "dmlc.topk", "dmlc.resize", "dmlc.resize_grad"})  # far from one pass over memory: their price is a default
 
 

@@ -147,6 +147,26 @@ def batch_norm_rank_grad(x, w, mean, var, g, valid, eps):
     return (torch.cat([dx, dx.new_zeros((missing, *x.shape[1:]))]) if missing else dx), dw, db
 
 
+def rank_moments(mean, var, valid, cells, correction):
+    """This rank's part of the average over ranks of mean and variance: both and a 1, or zeros where it has no sample. [3, channels]."""
+    n = int(valid) * cells
+    if not n:
+        return mean.new_zeros((3, *mean.shape))
+    return torch.stack([mean, var * (n / max(n - correction, 1)), torch.ones_like(mean)])
+
+
+def mean_over_ranks(total):
+    """The summed parts of `rank_moments` as the averages of mean and variance."""
+    return (total[:2] / total[2].clamp(min=1)).unbind()
+
+
+def running_part(running, batch, index, filled, momentum):
+    """What microbatch `index` of `filled` adds to the running statistics after all of them; with one microbatch it is these."""
+    i, k = int(index), int(filled)
+    part = batch * (momentum * (1 - momentum) ** (k - 1 - i)) if i < k else torch.zeros_like(batch)
+    return torch.add(part, running, alpha=(1 - momentum) ** k) if i == 0 else part
+
+
 def batch_parts(x, groups):
     """The batch as [groups, n, c, ...] in a dtype to sum in, the dims of a part but the channels, and how many values they hold."""
     parts = x.reshape(groups or 1, x.shape[0] // (groups or 1), *x.shape[1:])

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dmlc.ir.attributes import AttrDict
+from dmlc.ir.core import Op, Value
 from dmlc.ir.types import TensorType
-from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample
-from dmlc.ops.emit import f32
+from dmlc.ops.base import REQUIRED, InferError, OpDef, Sample, attribute
+from dmlc.ops.emit import cast, f32
+from dmlc.ops.terms import Term
 from dmlc.ops.windows import names
 
+if TYPE_CHECKING:
+    from dmlc.ir.builder import Builder
+
 COUNT = TensorType((), "i64")
+MADE = "made after autodiff"
 SHAPES = (((4, 3, 5), 4), ((4, 3, 2, 5), 3), ((5, 2), 5), ((2, 3, 4), 0), ((1, 1, 1), 1), ((0, 3, 2), 0))  # of images, and how many samples are there
 
 
@@ -58,7 +64,7 @@ class ChannelMoments(RankPart):
     pattern, gives = "i", "cc"
     results = 2
     torch = "channel_moments({0}, {1})"
-    no_vjp = "made after autodiff"
+    no_vjp = MADE
 
 
 class BatchNormSums(RankPart):
@@ -68,7 +74,7 @@ class BatchNormSums(RankPart):
     pattern, gives = "iic", "cc"
     results = 2
     torch = "batch_norm_sums({0}, {1}, {2}, {3})"
-    no_vjp = "made after autodiff"
+    no_vjp = MADE
 
 
 class BatchNormRankGrad(RankPart):
@@ -80,4 +86,94 @@ class BatchNormRankGrad(RankPart):
     results = 3
     attributes = {"eps": REQUIRED}
     torch = "batch_norm_rank_grad({0}, {1}, {2}, {3}, {4}, {5}, {eps})"
-    no_vjp = "made after autodiff"
+    no_vjp = MADE
+
+
+class RankMoments(OpDef):
+    """What a rank adds to the average of all ranks' statistics, [3, c]: its mean, its variance and 1, or zeros where it has no sample.
+
+    Operands: mean and biased variance [c], the number of samples (i64) of `cells` values a channel each. The variance given on has
+    `correction` taken off the number of values it is divided by.
+    """
+
+    name = "dmlc.rank_moments"
+    rule = "c, c, () -> k! c"
+    attributes = {"cells": REQUIRED, "correction": 0}
+    same_dtype = False
+    precision = "high"
+    torch = "rank_moments({0}, {1}, {2}, {cells}, {correction})"
+    no_vjp = MADE
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        if len(types) != 3 or types[0].rank != 1 or types[1] != types[0] or types[2] != COUNT:
+            raise InferError(f"'dmlc.rank_moments' takes a mean, a variance and a number of samples, not ({', '.join(map(str, types))})")
+        return [types[0].with_shape((3, *types[0].shape))]
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        cases = ((5, 3, {"cells": 4, "correction": 1}), (1, 1, {"cells": 1, "correction": 1}), (4, 0, {"cells": 2}), (0, 2, {"cells": 3}))
+        return [Sample((f32(c), f32(c), COUNT), AttrDict(attrs), values=AttrDict({"2": _number(n)})) for c, n, attrs in cases]
+
+
+class MeanOverRanks(OpDef):
+    """The sum over ranks of `dmlc.rank_moments` as the mean of those ranks' means and of their variances, [c] each; 0 where there is none."""
+
+    name = "dmlc.mean_over_ranks"
+    rule = "k! c -> c, c"
+    results = 2
+    precision = "high"
+    torch = "mean_over_ranks({0})"
+    no_vjp = MADE
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        if len(types) != 1 or types[0].rank != 2 or types[0].shape[0] != 3:
+            raise InferError(f"'dmlc.mean_over_ranks' takes a sum of [3, c], not ({', '.join(map(str, types))})")
+        return [types[0].with_shape(types[0].shape[1:])] * 2
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        return [Sample((f32(3, c),), results=(f32(c), f32(c))) for c in (5, 1, 0)]
+
+
+class RunningPart(OpDef):
+    """What microbatch i of k adds to running statistics r: p (1 - p)^(k - 1 - i) batch_i, and the first one (1 - p)^k r.
+
+    Operands: r, the batch's statistics, i and k (i64), where k counts the microbatches that hold samples; those after them add nothing.
+    """
+
+    name = "dmlc.running_part"
+    rule = "..., ..., (), () -> ..."
+    attributes = {"momentum": REQUIRED}
+    same_dtype = False
+    linear = [{0, 1}]
+    precision = "high"
+    torch = "running_part({0}, {1}, {2}, {3}, {momentum})"
+    no_vjp = MADE
+
+    @staticmethod
+    def infer(types: list[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+        if len(types) != 4 or types[1] != types[0] or types[2:] != [COUNT, COUNT]:
+            raise InferError(f"'dmlc.running_part' takes two statistics alike and two numbers, not ({', '.join(map(str, types))})")
+        return [types[0]]
+
+    @staticmethod
+    def decompose(b: Builder, op: Op) -> list[Value]:
+        running, batch, i, k = (Term(b, v) for v in op.operands)
+        p, dtype = attribute(op, "momentum"), op.operands[0].dtype
+
+        def kept(times: Term) -> Term:
+            return running.number(1.0 - p).pow(Term(b, cast(b, times.clamp(min=0, max=None).value, dtype)))
+
+        added = (i < k).select(batch * (kept(k - i - 1) * p), 0.0)
+        return [(added + i.eq(0).select(running * kept(k), 0.0)).value]
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        cases = (((5,), 0, 1), ((7, 3), 1, 3), ((1,), 0, 0), ((0,), 2, 2), ((4,), 0, 2))
+        return [Sample((f32(*s), f32(*s), COUNT, COUNT), AttrDict(momentum=0.3), values=AttrDict({"2": _number(i), "3": _number(k)})) for s, i, k in cases]
+
+
+def _number(n: int) -> Any:
+    return lambda rng, shape, dtype: n

@@ -12,7 +12,7 @@ from typing import Any
 
 from dmlc.ir.core import Op, Value
 from dmlc.ops.base import Strategy, attribute
-from dmlc.ops.emit import NARROW, cast, reshaped, wide, widened
+from dmlc.ops.emit import NARROW, cast, reshaped, wide
 from dmlc.ops.strategies import SUM, masked
 from dmlc.ops.terms import Term
 
@@ -210,15 +210,13 @@ def _own_statistics(cells: Cells, op: Op, x: Value) -> tuple[Term, Term]:
 def _emit_rank(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
     """y by the rank's own statistics. What is given out is the average over the ranks that have samples: running statistics stay equal."""
     cells = Cells(env, op)
-    b, samples = env.b, cells.valid()
+    b = env.b
     mean, var = _own_statistics(cells, op, operands[0])
-    here = Term(b, cast(b, samples.clamp(min=0, max=1).value, mean.value.dtype))
-    flag = widened(b, reshaped(b, here.value, (1,) * len(cells.shape)), mean.value.shape)
-    listed = b.emit("dmlc.concat", (mean * here).value, (_corrected(cells, op, var, samples) * here).value, flag, dim=0)
-    total = Term(b, env.all_reduce(listed, "sum"))
-    part = [total.slice(dim=0, start=i, stop=i + 1, step=1) for i in range(3)]
-    ranks = part[2].clamp(min=1.0, max=None)
-    return [_standardised(cells, op, operands, mean, var), *(cells.vector(t / ranks, r) for t, r in zip(part, env.local_types[1:]))]
+    own = [reshaped(b, t.value, (cells.shape[1],)) for t in (mean, var)]
+    attrs = {"cells": cells.spatial, "correction": attribute(op, "correction")}
+    listed = b.op("dmlc.rank_moments", [*own, cells.valid().value], attrs).result
+    averages = b.op("dmlc.mean_over_ranks", [env.all_reduce(listed, "sum")]).results
+    return [_standardised(cells, op, operands, mean, var), *(cast(b, v, r.dtype) for v, r in zip(averages, env.local_types[1:]))]
 
 
 def _emit_rank_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
@@ -234,16 +232,6 @@ def _emit_rank_grad(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
 
 
 def _emit_recurrence(env: Any, op: Op, operands: Sequence[Value]) -> list[Value]:
-    """What microbatch i of k adds to running statistics r: p (1 - p)^(k - 1 - i) batch_i, and the first one (1 - p)^k r.
-
-    k counts the microbatches that hold samples; those after them add nothing.
-    """
-    b, p = env.b, attribute(op, "momentum")
-    running, batch = (Term(b, v) for v in operands)
-    i, k, dtype = Term(b, env.micro_index), Term(b, env.filled_microbatches()), operands[0].dtype
-
-    def kept(times: Term) -> Term:
-        return running.number(1.0 - p).pow(Term(b, cast(b, times.clamp(min=0, max=None).value, dtype)))
-
-    added = (i < k).select(batch * (kept(k - i - 1) * p), 0.0)
-    return [(added + i.eq(0).select(running * kept(k), 0.0)).value]
+    """Each microbatch's part; the parts are added up."""
+    numbers = [env.micro_index, env.filled_microbatches()]
+    return [env.b.op("dmlc.running_part", [*operands, *numbers], {"momentum": attribute(op, "momentum")}).result]
