@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_files import imported, model_of
 from pipeline_cases import compiled_agrees, everywhere, run_onnx
 
+from dmlc.frontend.onnx.tensors import array_from
 from dmlc.ir.location import DmlcError
 
 node = helper.make_node
@@ -280,3 +281,10 @@ def test_a15_windows_of_all_kinds(tmp_path, operator):
         attributes = {"kernel_shape": [2, 3], "strides": [stride, 2], "pads": [low, 1, high, 0], "ceil_mode": ceil, "dilations": [1, 2]}
         model = of_x(operator, ("n", 2, 5, 7), opset=19, **attributes, **({"count_include_pad": counted} if counted else {}))
         compiled_agrees(tmp_path, model, {"x": floats(1, 2, 5, 7)}, 2, "tp=2")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 2.0**63, 2**63, -(2**63) - 1])
+def test_a_constant_that_no_integer_holds_is_refused(number):
+    assert array_from([-(2.0**63), 0.0], "i64").tolist() == [-(2**63), 0]
+    with pytest.raises(DmlcError, match="does not fit i64"):
+        array_from(np.asarray([0, number], np.float64 if isinstance(number, float) else object), "i64")

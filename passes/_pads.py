@@ -33,7 +33,7 @@ KEEP_ZERO = frozenset(
 @dataclass(frozen=True)
 class Pad:
     """Every element of a dim's padding is `value` (None: any finite number, of the `sign` that `_finite` defines), provided that the padding
-    of `sources` is what they say: zeros of an argument or slice, samples in a batch input."""
+    of `sources` is what they say: zeros of an argument or slice, samples in a batch input. Integers stay such: a float does not hold them all."""
 
     value: float | None
     extent: Extent = None
@@ -57,7 +57,7 @@ Facts = MutableMapping[tuple[Value, int], Pad]
 def identity_value(identity: Any, dtype: str) -> float | None:
     """A mask's identity as a number; None where it depends on the integer type."""
     if not isinstance(identity, str):
-        return float(identity)
+        return identity if isinstance(identity, int) else float(identity)
     if identity in ("sum", "or"):
         return 0.0
     if identity in ("prod", "and"):
@@ -250,7 +250,7 @@ def _operand_pad(op: Op, rule: Rule, i: int, factor: str, known: Facts) -> Pad |
     if value.op is not None and value.op.name == "dmlc.full":
         if isinstance(value.op.attrs["value"], Dim):
             return Pad(None, sign=2)  # a size: finite and positive
-        number = float(value.op.attrs["value"])
+        number = value.op.attrs["value"]
         return Pad(number, sign=_sign_of(number))
     for d, factors in enumerate(rule.operands[i]):
         if factor in factors:
@@ -288,10 +288,10 @@ def _constant(op: Op, rule: Rule, pads: list[Pad]) -> Pad | None:
 
     from dmlc.ir.weights import NUMPY
 
-    made = d.fold(_single(op), [numpy.full((1,) * v.tensor.rank, p, NUMPY[v.dtype]) for v, p in zip(op.operands, values)])
+    made = d.fold(_single(op), [numpy.full((1,) * v.tensor.rank, p).astype(NUMPY[v.dtype]) for v, p in zip(op.operands, values)])
     if made is None:
         return None
-    number = float(made[0].reshape(-1)[0])
+    number = made[0].reshape(-1)[0].item()
     return Pad(number, sign=_sign_of(number))
 
 

@@ -82,3 +82,22 @@ builtin.module {
     func.return %e, %f : tensor<10x2xf32>, tensor<10x2xf32>
   }
 }
+
+// -----
+
+// Integers that no float holds: the padding of the difference is one, not zero, so its sum needs the mask.
+// CHECK-LABEL: func.func @large_integers
+// CHECK: %[[D:.*]] = dmlc.sub
+// CHECK: %[[T:.*]] = dmlc.mask_pad %[[D]]
+// CHECK-NEXT: dmlc.reduce_sum %[[T]]
+builtin.module {
+  dmlc.mesh {sym_name = "mesh", axes = #dmlc.axes<["model"=4]>} : () -> ()
+  func.func @large_integers(%x: tensor<10xi64> {dmlc.sharding = #dmlc.sharding<@mesh, [{"model"}]>, dmlc.range = array<i64: 0, 9>}) -> tensor<i64> {
+    %a = dmlc.full {value = 9007199254740993 : i64} : () -> tensor<i64>
+    %b = dmlc.full {value = 9007199254740992 : i64} : () -> tensor<i64>
+    %y = dmlc.add %x, %a {dmlc.place = {e0 = ["model"]}} : (tensor<10xi64>, tensor<i64>) -> tensor<10xi64>
+    %d = dmlc.sub %y, %b {dmlc.place = {e0 = ["model"]}} : (tensor<10xi64>, tensor<i64>) -> tensor<10xi64>
+    %s = dmlc.reduce_sum %d {dims = array<i64: 0>, dmlc.place = {d0 = ["model"]}} : (tensor<10xi64>) -> tensor<i64>
+    func.return %s : tensor<i64>
+  }
+}

@@ -138,7 +138,8 @@ def array_from(values: object, dtype: str) -> np.ndarray:
     wide = np.asarray(values)
     if dtype in INTEGER_LIMITS and wide.size:
         low, high = INTEGER_LIMITS[dtype]
-        if wide.min() < low or wide.max() > high:
+        fits = low <= wide.min() and (wide.max() < float(high + 1) if wide.dtype.kind == "f" else wide.max() <= high)
+        if not fits:  # nor does NaN
             raise DmlcError(f"a constant does not fit {dtype}: {wide.min()} … {wide.max()}")
     if dtype in _BITS:
         return from_torch(torch.tensor(wide.astype(np.float64)).to(DTYPES[dtype]), dtype)
