@@ -217,3 +217,33 @@ def test_measured_collectives_win_and_stand_in_for_kinds_that_were_not():
     shared = CostModel(cluster, Measurements(cores={"net": 20}))
     assert shared.slow_down(("data",), mesh) == (60, 100)
     assert shared.collective("all_reduce", 1 << 20, ("data",), mesh).source == "model"
+
+
+def test_a_start_on_a_processor_costs_its_call_and_what_it_packs():
+    """One tensor that nothing else reads is reduced in place; several are copied into one buffer, and so is one that is read later."""
+    lines = "\n".join(f'%{n} = dmlc.exp %x : (tensor<1024x1024xf32>) -> tensor<1024x1024xf32>' for n in "abc")
+    reduced = "\n".join(
+        f'%{n}{n} = comm.all_reduce %{n} {{axes = ["data"], combiner = "sum"}} : (tensor<1024x1024xf32>) -> tensor<1024x1024xf32>' for n in "abc"
+    )
+    module = parse_module(
+        f"""builtin.module attributes {{dmlc.spmd}} {{
+  dmlc.mesh {{sym_name = "mesh", axes = #dmlc.axes<["data"=2]>}} : () -> ()
+  func.func @main(%x: tensor<1024x1024xf32> {{dmlc.role = "input"}}) -> (tensor<1024x1024xf32>) {{
+{lines}
+{reduced}
+    %d = dmlc.add %c, %cc : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+    func.return %d : tensor<1024x1024xf32>
+  }}
+}}
+"""
+    )
+    a, b, c = (op for op in module.main.body if op.name == "comm.all_reduce")
+    cost, mesh = CostModel(Cluster.named("cpu", 2)), Mesh.make(data=2)
+    call = cost.call(("data",), mesh)
+    assert cost.starting([a]) == cost.copies(a)[0] == call > 0
+    assert cost.starting([c]) > call, "read later: copied"
+    assert cost.starting([a, b]) - call > 1.9 * (cost.starting([c]) - call)
+    known = CostModel(cost.cluster, Measurements(samples={("concat", "f32"): (((16 << 20,), 7 * 10**9),)}))
+    assert known.starting([a, b]) == call + 7 * 10**9, "as measured"
+    device = CostModel(Cluster.named("h100", 2))
+    assert device.starting([a, b]) == 0, "a device's memory is much faster than its links"

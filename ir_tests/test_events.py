@@ -319,7 +319,7 @@ def test_the_account_is_that_of_the_engine_for_orders(part: int) -> None:
     """Programs of one class without loops: the same begin and end of every unit, the same sums, and no less than the bounds."""
     for seed in range(part * 100, part * 100 + 100):
         rng = random.Random(seed)
-        module = program(random_lines(rng, rng.randrange(1, 30), host=rng.choice([0, 0, 5, 40])))
+        module = program(random_lines(rng, rng.randrange(1, 30), host=rng.choice([0, 0, 5, 40]), packing=rng.choice([0, 30])))
         percent = [(rng.randrange(30, 101), rng.randrange(30, 101)) for _ in range(2)]
         cost = stated(
             slow=dict(zip(("data", "model"), percent)) if rng.random() < 0.8 else {},

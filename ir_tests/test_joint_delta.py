@@ -26,13 +26,19 @@ def random_problem(seed: int, streams: list[Stream], host: int, pieces: bool = F
     for i in range(count):
         preds = tuple(sorted(draw.sample(range(max(0, i - 8), i), min(i, draw.randint(0, 2)))))
         stream = draw.choice((-1, -1, *range(len(streams))))
-        nodes.append(Node(draw.randint(0, 4000), preds, stream, stream if stream >= 0 else None, draw.randint(0, host), draw.randint(0, 50)))
+        call = draw.choice((0, 40, 300)) if stream >= 0 and streams is SLOW else 0
+        nodes.append(Node(draw.randint(0, 4000), preds, stream, stream if stream >= 0 else None, draw.randint(0, host), draw.randint(0, 50), call=call))
     readers = [tuple(j for j in range(count) if i in nodes[j].preds) for i in range(count)]
     buffers = [Buffer(draw.randint(1, 100), i, readers[i], draw.random() < 0.1) for i in range(count)]
     buffers += [Buffer(draw.randint(1, 100), -1, tuple(sorted(draw.sample(range(count), 2))), draw.random() < 0.5) for _ in range(5)]
-    cuts = {i: {2: Chunks((900, 800), draw.choice((0, 50)), draw.choice((0, 70))), 3: Chunks((500, 500, 600))} for i, n in enumerate(nodes) if n.stream >= 0}
+    cuts = {
+        i: {2: Chunks((900, 800), draw.choice((0, 50)), draw.choice((0, 70)), n.call), 3: Chunks((500, 500, 600), call=n.call)}
+        for i, n in enumerate(nodes)
+        if n.stream >= 0
+    }
     price = lambda members: sum(nodes[m].time for m in members) * 3 // 4  # noqa: E731
-    return Problem(nodes, streams, buffers, price, lambda members: len(members) < 6, chunks=cuts if pieces else None)
+    packed = lambda members: 2 * sum(nodes[m].call for m in members)  # noqa: E731
+    return Problem(nodes, streams, buffers, price, lambda members: len(members) < 6, chunks=cuts if pieces else None, call=packed)
 
 
 def units_of(problem: Problem, schedule: Schedule, order: list[int]) -> Units:
@@ -50,7 +56,7 @@ def units_of(problem: Problem, schedule: Schedule, order: list[int]) -> Units:
     names = tuple((n,) for n in problem.names)
     rates = Streams(problem.streams.computing, problem.streams.moving, problem.streams.link)
     return Units(
-        take(layout.members), take(layout.time), take(layout.stream), preds, names, tuple(storages), take(layout.scratch), (), take(layout.host), rates
+        take(layout.members), take(layout.time), take(layout.stream), preds, names, tuple(storages), take(layout.scratch), (), take(layout.host), rates, take(layout.call)
     )  # type: ignore[arg-type]
 
 

@@ -37,6 +37,9 @@ class Stated:
         call = self.call(op.attrs["axes"], None) if "axes" in op.attrs else 0
         return op.attrs.get("test.before", 0) + call, op.attrs.get("test.after", 0)
 
+    def starting(self, ops: Sequence[Op]) -> int:
+        return self.copies(ops[0])[0]
+
     def call(self, axes: Sequence[str], mesh: Any) -> int:
         return self.calls.get(axes[0], 0)
 
@@ -86,12 +89,13 @@ def compute(name: str, time: int, host: int = 0, of: str = "x") -> str:
     return f'%{name} = dmlc.tanh %{of} {{dmlc.id = "{name}", test.time = {time} : i64, test.host = {host} : i64}} : ({T}) -> {T}'
 
 
-def _reduction(time: int, host: int, axis: str, name: str) -> str:
-    return f'{{axes = ["{axis}"], combiner = "sum", dmlc.id = "{name}", test.time = {time} : i64, test.host = {host} : i64, test.bytes = 16 : i64}}'
+def _reduction(time: int, host: int, axis: str, name: str, before: int = 0) -> str:
+    times = f"test.time = {time} : i64, test.host = {host} : i64" + (f", test.before = {before} : i64" if before else "")
+    return f'{{axes = ["{axis}"], combiner = "sum", dmlc.id = "{name}", {times}, test.bytes = 16 : i64}}'
 
 
-def start(name: str, time: int, axis: str = "data", host: int = 0, of: str = "x") -> str:
-    return f"%{name} = comm.all_reduce_start %{of} {_reduction(time, host, axis, name)} : ({T}) -> {FUTURE}"
+def start(name: str, time: int, axis: str = "data", host: int = 0, of: str = "x", before: int = 0) -> str:
+    return f"%{name} = comm.all_reduce_start %{of} {_reduction(time, host, axis, name, before)} : ({T}) -> {FUTURE}"
 
 
 def wait(name: str) -> str:
@@ -120,8 +124,8 @@ def stages(name: str, regions: Sequence[Sequence[str]], axis: str = "pipe") -> s
     return f'%{name} = pipe.schedule {{axis = "{axis}"}} {inside} : () -> {T}'
 
 
-def random_lines(rng: random.Random, length: int, prefix: str = "u", largest: int = 40, host: int = 0) -> list[str]:
-    """Computation, collectives on two streams, waits at random places: each start is waited for."""
+def random_lines(rng: random.Random, length: int, prefix: str = "u", largest: int = 40, host: int = 0, packing: int = 0) -> list[str]:
+    """Computation, collectives on two streams, waits at random places: each start is waited for. Some starts take up to `packing` of their rank."""
     lines: list[str] = []
     flying: list[str] = []
     values = ["x"]
@@ -133,7 +137,7 @@ def random_lines(rng: random.Random, length: int, prefix: str = "u", largest: in
             lines.append(compute(name, rng.randrange(largest), issue, rng.choice(values)))
             values.append(name)
         elif kind == "start":
-            lines.append(start(name, rng.randrange(2 * largest), axis, issue, rng.choice(values)))
+            lines.append(start(name, rng.randrange(2 * largest), axis, issue, rng.choice(values), rng.randrange(packing + 1) if packing else 0))
             flying.append(name)
         elif kind == "sync":
             lines.append(sync(name, rng.randrange(largest), axis, issue, rng.choice(values)))

@@ -67,6 +67,7 @@ class JointRegion:
             time=self._time,
             fusable=self._fusable,
             chunks=self._chunks(ways),
+            call=lambda members: self.cost.starting(self.ops(members)),
         )
 
     # -------------------------------------------------- dependence
@@ -118,6 +119,7 @@ class JointRegion:
             scratch=self._scratch(op, body),
             kind=_kind(op),
             name=node.id,
+            call=0 if node.key is None else self.cost.starting([op]),
         )
 
     @staticmethod
@@ -132,7 +134,7 @@ class JointRegion:
 
     def _stream(self, axes: Sequence[str]) -> Stream:
         computing, moving = self.cost.slow_down(axes, self.graph.mesh)
-        return Stream(",".join(axes), computing, moving, self.cost.link_index(axes, self.graph.mesh), self.cost.call(axes, self.graph.mesh))
+        return Stream(",".join(axes), computing, moving, self.cost.link_index(axes, self.graph.mesh))
 
     def _buffers(self) -> list[Buffer]:
         """Buffers by node; what is left out belongs to the node it stands before, as far as it has a buffer of its own."""
@@ -206,7 +208,7 @@ class JointRegion:
         at = cut.dims[operand]
         slices = [Op("dmlc.slice", [Value(operand.type)], [t], {"dim": at, "start": 0, "stop": t.shape[at], "step": 1}) for t in ins]
         join = Op("dmlc.concat", [Value(t) for t in outs], [result.type], {"dim": cut.dims[result]})
-        return Chunks(tuple(times), sum(self.cost.op(s).time for s in slices), self.cost.op(join).time)
+        return Chunks(tuple(times), sum(self.cost.op(s).time for s in slices), self.cost.op(join).time, self.cost.call(op.attrs["axes"], self.graph.mesh))
 
 
 def is_left_out(op: Op) -> bool:

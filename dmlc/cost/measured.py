@@ -65,11 +65,12 @@ class Measurements:
         """Picoseconds that an op with this one's name, types and own attributes took; None when none was measured."""
         return self.ops.get(op_key(op)) if self.ops else None
 
-    def before(self, op: Op, link: str, call: int = 0) -> int:
-        """Picoseconds that starting a collective takes of its rank: the call itself (`call` where it was not measured on `link`), and packing."""
+    def before(self, op: Op, link: str, call: int = 0, packing: int = 0) -> int:
+        """Picoseconds that starting a collective takes of its rank: the call itself (`call` where it was not measured on `link`), and packing
+        (`packing` where it was not measured)."""
         key = op_key(op)
         known = self.ops.get(f"call {key}")
-        return self.ops.get(f"pack {key}", 0) + self.calls.get(link, call) if known is None else known
+        return self.ops.get(f"pack {key}", packing) + self.calls.get(link, call) if known is None else known
 
     def after(self, op: Op) -> int:
         """Picoseconds that unpacking a collective's results takes of its rank; `op` is the collective, or its start."""

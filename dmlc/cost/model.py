@@ -20,12 +20,15 @@ from dmlc.ir import registry
 from dmlc.ir.core import Module, Op, Value
 from dmlc.ir.open_sizes import pricing, representative
 from dmlc.ir.sharding import Mesh
+from dmlc.ir.types import TensorType
 from dmlc.ops import control
 from dmlc.ops.base import signature
+from dmlc.ops.comm import base_name
 from dmlc.ops.kernel import find_kernel
 
 __all__ = ["CostModel", "bytes_of", "type_bytes", "view_operand"]
 
+COPIED = {"comm.reduce_scatter": 2, "comm.all_to_all": 2}  # how often the operands are copied: once for each member of the group, once for all
 LATE = 25  # percent: forward passes of ranks on one machine took so much longer beside others than alone
 
 
@@ -179,14 +182,35 @@ class CostModel:
 
     def copies(self, op: Op) -> tuple[int, int]:
         """Picoseconds that a collective (or its start) takes of its own rank before it begins, calling and packing, and after it is done,
-        unpacking: as measured, else `call` and nothing."""
+        unpacking: as measured, else `call` with `packing`, and nothing."""
         if "axes" not in op.attrs:
             return 0, 0
         mesh = Mesh.around(op)
+        call, packing = self.call(op.attrs["axes"], mesh), self.packing([op], mesh)
         if self.measured is None:
-            return self.call(op.attrs["axes"], mesh), 0
+            return call + packing, 0
         link = self.collectives.path(op.attrs["axes"], mesh).outer.name
-        return self.measured.before(op, link, self.call(op.attrs["axes"], mesh)), self.measured.after(op)
+        return self.measured.before(op, link, call, packing), self.measured.after(op)
+
+    def starting(self, ops: Sequence[Op]) -> int:
+        """Picoseconds that the start of one collective for the operands of all `ops` takes of its rank: calling and packing."""
+        if len(ops) == 1:
+            return self.copies(ops[0])[0]
+        mesh = Mesh.around(ops[0])
+        return self.call(ops[0].attrs["axes"], mesh) + self.packing(ops, mesh)
+
+    def packing(self, ops: Sequence[Op], mesh: Mesh) -> int:
+        """Picoseconds in which a rank copies the operands of `ops` into one buffer, by the price of a concatenation; an all-reduction of one tensor
+        that nothing else reads works in its memory. Where a host issues to a device it is left out: the device's memory is a hundred times as fast as
+        its links."""
+        if self.processor is None or self.collectives.path(ops[0].attrs["axes"], mesh).outer.backend != "gloo":
+            return 0
+        values = [v for op in ops for v in op.operands]
+        kind = base_name(ops[0])
+        if kind == "comm.all_reduce" and len(values) == 1 and _is_given(values[0], ops[0]):
+            return 0
+        flat = TensorType((sum(representative(v.tensor.numel) for v in values),), values[0].dtype)
+        return self.op(Op("dmlc.concat", [Value(flat)], [flat], {"dim": 0})).time * COPIED.get(kind, 1)
 
     def call(self, axes: Sequence[str], mesh: Mesh) -> int:
         """Picoseconds of computation that starting a collective over `axes` takes of its rank, whatever its size: measured, or Gloo's; where
@@ -222,6 +246,11 @@ class CostModel:
     def link_index(self, axes: Sequence[str], mesh: Mesh) -> int:
         """A number for the physical link that collectives over `axes` take: equal for those that share one."""
         return self.collectives.level(axes, mesh)
+
+
+def _is_given(value: Value, op: Op) -> bool:
+    """Whether a collective may work in the memory of its operand: an op next to it made it, and nothing else reads it."""
+    return value.op is not None and value.op.block is op.block and bool(value.tensor.rank) and len(value.uses) == 1 and view_operand(value.op) is None
 
 
 def parts(op: Op) -> list[Op]:

@@ -135,7 +135,7 @@ def _sample_model(processor: Processor, kind: str, features: Features, dtype: st
         products = 2 if kind == "attention" else 5
         busy = transfer(2 * heads * t * s * d * products * 100, processor.device.rate(dtype) * REACHED[work.ATTENTION]) * 100 // BACKWARD.get(name, 100)
         return processor.dispatch(name, work.ATTENTION) + max(busy, processor.memory(item * heads * d * 2 * (t + s)))
-    known = {"pointwise": work.POINTWISE, "copy": work.MOVEMENT, "indexed": work.INDEXED}.get(kind, work.REDUCTION if kind in REDUCTIONS else work.POINTWISE)
+    known = {"pointwise": work.POINTWISE, "copy": work.MOVEMENT, "concat": work.MOVEMENT, "indexed": work.INDEXED}.get(kind, work.REDUCTION if kind in REDUCTIONS else work.POINTWISE)
     (moved,) = features
     busy = transfer(moved // (2 * item) * ELEMENT.get(kind, 0), processor.device.rate("f32"))
     return processor.dispatch(name, known) + max(busy, processor.memory(moved * PASSES.get(kind, 1)))

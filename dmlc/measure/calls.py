@@ -4,6 +4,7 @@ kind                                       features
 dispatch                                   ()                       one addition of one element
 pointwise, exp, gelu, ...                  (bytes read + written,)  into a new tensor; "pointwise" is an addition
 copy                                       (bytes read + written,)  a transposed square matrix
+concat                                     (bytes read + written,)  of eight vectors
 reduction                                  (bytes read + written,)  sums of rows of 512
 softmax, layer_norm, batch_norm            (bytes read + written,)  of rows of 512; of images with 64 channels
 indexed                                    (bytes of the result twice,)  rows of 512 from a table
@@ -28,6 +29,7 @@ from dmlc.measure.timer import Run
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 KIB, MIB = 2**10, 2**20
 ROW = 512
+COLD = 64 * MIB  # bytes that no cache holds
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
@@ -70,7 +72,7 @@ def calls(device: torch.device, quick: bool) -> list[Call]:
     found = [Call("dispatch", "f32", (), lambda: _binary(torch.add, 1, torch.float32, device))]
     for dtype in dtypes:
         small = quick or (device.type == "cpu" and dtype != "f32")
-        found += [*_pointwise(dtype, device, small), *_rows(dtype, device, small), *_matmuls(dtype, device, small), *_convolutions(dtype, device, small)]
+        found += [*_pointwise(dtype, device, small), *_concats(dtype, device, small), *_rows(dtype, device, small), *_matmuls(dtype, device, small), *_convolutions(dtype, device, small)]
         found += _attentions(dtype, device, small)
     return found
 
@@ -105,6 +107,18 @@ def _pointwise(dtype: str, device: torch.device, small: bool) -> Iterator[Call]:
         n = total // 3 // item
         for name, binary in BINARY.items():
             yield Call(name, dtype, (3 * n * item,), lambda f=binary, n=n: _binary(f, n, kind, device))
+
+
+def _concats(dtype: str, device: torch.device, small: bool) -> Iterator[Call]:
+    """As gradients are packed: each time other vectors, which have left the caches."""
+    for total in (256 * KIB,) if small else (256 * KIB, 4 * MIB, 32 * MIB, 96 * MIB):
+        n = total // 16 // DTYPES[dtype].itemsize
+        yield Call("concat", dtype, (16 * n * DTYPES[dtype].itemsize,), lambda n=n: _packed(n, DTYPES[dtype], device))
+
+
+def _packed(n: int, dtype: torch.dtype, device: torch.device) -> Run:
+    sets = itertools.cycle(_draw((max(2, COLD // (8 * n * dtype.itemsize)), 8, n), dtype, device).unbind())
+    return lambda: torch.cat(next(sets).unbind())
 
 
 def _rows(dtype: str, device: torch.device, small: bool) -> Iterator[Call]:

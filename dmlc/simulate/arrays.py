@@ -21,6 +21,7 @@ class Units:
     scratch  bytes a unit needs for itself while it runs
     host     picoseconds in which the host issues a unit (empty: none)
     rates    what slows streams and computation down (None: nothing)
+    call     picoseconds of computation that the start of a collective takes of its rank: calling, packing (empty: none)
     waits    collectives that a unit needs
     """
 
@@ -34,6 +35,7 @@ class Units:
     nodes: tuple[tuple[int, ...], ...] = ()
     host: tuple[int, ...] = ()
     rates: Streams | None = None
+    call: tuple[int, ...] = ()
     succs: tuple[tuple[int, ...], ...] = field(init=False, default=())
     waits: tuple[tuple[int, ...], ...] = field(init=False, default=())
 
@@ -50,8 +52,8 @@ class Units:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether nothing slows anything down and the host costs no time: each stream has one clock, and a unit's run one length."""
-        return not any(self.host) and (self.rates is None or self.rates.independent)
+        """Whether nothing slows anything down, and neither the host nor starts cost time: each stream has one clock, and a unit's run one length."""
+        return not any(self.host) and not any(self.call) and (self.rates is None or self.rates.independent)
 
     @property
     def communicates(self) -> bool:

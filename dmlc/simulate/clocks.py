@@ -10,7 +10,7 @@ the same queues go on alike, shifted by one constant, which is what a search ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FULL = 100  # percent
@@ -18,13 +18,11 @@ FULL = 100  # percent
 
 @dataclass(frozen=True)
 class Streams:
-    """Communication streams 0, 1, …: percent of full speed of both sides while computation runs beside a collective, each one's link, and
-    picoseconds of computation that a start takes of its rank (empty: none)."""
+    """Communication streams 0, 1, …: percent of full speed of both sides while computation runs beside a collective, and each one's link."""
 
     computing: tuple[int, ...]
     moving: tuple[int, ...]
     link: tuple[int, ...]
-    call: tuple[int, ...] = ()
 
     @classmethod
     def plain(cls, count: int) -> Streams:
@@ -33,8 +31,8 @@ class Streams:
 
     @property
     def independent(self) -> bool:
-        """Whether nothing a stream does changes the speed of another or of computation, or takes time of that."""
-        return not any(self.call) and all(p == FULL for p in (*self.computing, *self.moving)) and len(set(self.link)) == len(self.link)
+        """Whether nothing a stream does changes the speed of another or of computation."""
+        return all(p == FULL for p in (*self.computing, *self.moving)) and len(set(self.link)) == len(self.link)
 
     def __len__(self) -> int:
         return len(self.link)
@@ -55,10 +53,11 @@ class Clocks:
     margin  how far the host was ahead of the last unit that it issued
     """
 
-    __slots__ = ("streams", "time", "now", "host", "queues", "left", "active", "stalled", "starved", "begins", "ends", "crowded", "margin", "called")
+    __slots__ = ("streams", "time", "call", "now", "host", "queues", "left", "active", "stalled", "starved", "begins", "ends", "crowded", "margin", "called")
 
-    def __init__(self, streams: Streams, time: list[int] | tuple[int, ...], record: bool = False):
-        self.streams, self.time = streams, time  # `time` by unit: read for collectives only
+    def __init__(self, streams: Streams, time: Sequence[int], call: Sequence[int] = (), record: bool = False):
+        """By unit: picoseconds it takes, and picoseconds of computation that its start takes of the rank (for collectives; empty: none)."""
+        self.streams, self.time, self.call = streams, time, call
         self.now = self.host = self.stalled = self.starved = self.margin = self.called = 0
         self.queues: list[tuple[int, ...]] = [()] * len(streams)
         self.left = [0] * len(streams)
@@ -84,15 +83,17 @@ class Clocks:
         if self.active:
             for collective in waits:
                 self._wait(collective)
-        if stream >= 0 and self.streams.call:
+        if stream >= 0 and self.call:
             before = self.now
-            self._compute(self.streams.call[stream])
+            self._compute(self.call[unit])
             self.called += self.now - before
         if host:
             self.host += host
             self.margin = self.now - self.host
             if self.now < self.host:
                 self._starve()
+        elif self.host:
+            self.margin = self.now - self.host
         if stream < 0:
             if self.begins is not None:
                 self.begins[unit] = self.now

@@ -76,12 +76,11 @@ class Simulation:
 def bounds(units: Units) -> Bounds:
     """Streams of one link are one load: at any time they move as much together as one alone."""
     rates = _rates(units)
-    computation, loads = 0, dict.fromkeys(rates.link, 0)
+    computation, loads = sum(units.call), dict.fromkeys(rates.link, 0)
     for time, stream in zip(units.time, units.stream):
         if stream == COMPUTE:
             computation += time
         else:
-            computation += rates.call[stream] if rates.call else 0
             loads[rates.link[stream]] += time
     together = overlapped(computation, loads, list(zip(rates.link, rates.computing, rates.moving)))
     return Bounds(computation, max(loads.values(), default=0), max(tails(units), default=0), sum(units.host), together)
@@ -109,8 +108,7 @@ def _rates(units: Units) -> Streams:
 
 def tails(units: Units) -> list[int]:
     """Unit -> time of the longest chain that begins with it, what starts take of their rank included."""
-    calls = _rates(units).call or (0,) * len(units.streams)
-    tail = [time + (calls[stream] if stream != COMPUTE else 0) for time, stream in zip(units.time, units.stream)]
+    tail = [time + call for time, call in zip(units.time, units.call)] if units.call else list(units.time)
     for u in reversed(range(len(units))):
         tail[u] += max((tail[s] for s in units.succs[u]), default=0)
     return tail
@@ -137,7 +135,7 @@ def replay(units: Units, order: Sequence[int]) -> int:
 
 def clocks_of(units: Units, record: bool = False) -> Clocks:
     """Clocks at zero for runs of `units`."""
-    return Clocks(_rates(units), units.time, record)
+    return Clocks(_rates(units), units.time, units.call, record)
 
 
 def _run(units: Units, order: Sequence[int], record: bool = False) -> Clocks:

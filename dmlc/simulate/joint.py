@@ -133,8 +133,8 @@ def as_units(schedule: Schedule) -> Units:
     layout, place, home, order = schedule.layout, schedule.place, schedule.home, schedule.order
     preds = tuple(tuple(sorted({place[home[p]] for a in layout.members[u] for p in layout.preds[a]} - {i})) for i, u in enumerate(order))
     ids, names = tuple(map(str, range(len(order)))), tuple((n,) for n in layout.problem.names)
-    time, stream, host = (tuple(values[u] for u in order) for values in (layout.time, layout.stream, layout.host))
-    return Units(ids, time, stream, preds, names, host=host, rates=layout.problem.streams)
+    time, stream, host, call = (tuple(values[u] for u in order) for values in (layout.time, layout.stream, layout.host, layout.call))
+    return Units(ids, time, stream, preds, names, host=host, call=call, rates=layout.problem.streams)
 
 
 def _cuttable(schedule: Schedule, moves: frozenset[str]) -> bool:
@@ -178,7 +178,7 @@ def events_of(problem: Problem, plan: Plan) -> list[tuple[Unit, int, int]]:
     """Each unit's begin and end in picoseconds, in order of issue."""
     layout, order = numbered(problem, plan)
     home = {a: u for u in order for a in layout.members[u]}
-    clocks = Clocks(problem.streams, layout.time, record=True)
+    clocks = Clocks(problem.streams, layout.time, layout.call, record=True)
     for u in order:
         clocks.issue(u, layout.stream[u], [home[a] for a in layout.waits[u]], layout.host[u])
     clocks.finish()

@@ -30,7 +30,7 @@ class Layout:
 
     preds, succs       atom -> atoms
     needs              atom -> collectives among its preds: what it waits for
-    members, time, stream, host, scratch, waits   by unit number
+    members, time, stream, host, call, scratch, waits   by unit number
     """
 
     def __init__(self, problem: Problem, chunks: Mapping[int, int]):
@@ -39,7 +39,7 @@ class Layout:
         self.unit_of: list[Unit] = [Unit((i,)) for i in range(count)]
         self.atom_stream = [n.stream for n in problem.nodes]
         self.atom_scratch = [n.scratch for n in problem.nodes]
-        self._atom_price: list[tuple[int, int] | None] = [None] * count  # None: the problem's
+        self._atom_price: list[tuple[int, int, int] | None] = [None] * count  # None: the problem's
         self.pieces: dict[int, Members] = {}  # collective -> its pieces
         self.gives: list[Members] = [(i,) for i in range(count)]  # node -> atoms that deliver it
         self.takes: list[int] = list(range(count))  # node -> the atom that reads its operands, or -1 where all pieces do
@@ -50,6 +50,7 @@ class Layout:
         self.time: list[int] = []
         self.stream: list[int] = []
         self.host: list[int] = []
+        self.call: list[int] = []
         self.scratch: list[int] = []
         self.waits: list[Members] = []
         self._numbers: dict[Members, int] = {}
@@ -59,14 +60,14 @@ class Layout:
     def _cut(self, c: int, n: int) -> None:
         way, node = self.problem.chunks[c][n], self.problem.nodes[c]
         self.takes[c] = self._atom(Unit((c,), CUT), COMPUTE, way.cut, node.host) if way.cut else -1
-        self.pieces[c] = tuple(self._atom(Unit((c,), k), node.stream, time, node.host) for k, time in enumerate(way.times))
+        self.pieces[c] = tuple(self._atom(Unit((c,), k), node.stream, time, node.host, way.call) for k, time in enumerate(way.times))
         self.gives[c] = (self._atom(Unit((c,), JOIN), COMPUTE, way.join, node.host),) if way.join else self.pieces[c]
 
-    def _atom(self, unit: Unit, stream: int, time: int, host: int) -> int:
+    def _atom(self, unit: Unit, stream: int, time: int, host: int, call: int = 0) -> int:
         self.unit_of.append(unit)
         self.atom_stream.append(stream)
         self.atom_scratch.append(0)
-        self._atom_price.append((time, host))
+        self._atom_price.append((time, host, call))
         return len(self.unit_of) - 1
 
     def _link(self) -> None:
@@ -145,11 +146,12 @@ class Layout:
 
     def _new_unit(self, members: Members) -> int:
         price = self._atom_price[members[0]]
-        time, host = self.problem.price(members) if price is None else price
+        time, host, call = self.problem.price(members) if price is None else price
         self.members.append(members)
         self.time.append(time)
         self.stream.append(self.atom_stream[members[0]])
         self.host.append(host)
+        self.call.append(call)
         self.scratch.append(max([self.atom_scratch[a] for a in members]))
         self.waits.append(tuple(dict.fromkeys(c for a in members for c in self.needs[a])))
         self._numbers[members] = len(self.members) - 1

@@ -30,6 +30,7 @@ class Node:
     stream   COMPUTE, or the index of the collective's stream
     key      collectives with equal keys may share a bucket; None: never
     host     picoseconds in which the host issues it
+    call     picoseconds of computation that a collective's start takes of its rank: calling, packing
     scratch  bytes it needs only while it runs
     kind     what it does, to find repeated layers by; None: time and stream stand for it
     """
@@ -42,6 +43,7 @@ class Node:
     scratch: int = 0
     kind: Hashable = None
     name: str = ""
+    call: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,23 +58,22 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Chunks:
-    """A way to cut a collective: picoseconds of each piece, and of the computations before the first and after the last."""
+    """A way to cut a collective: picoseconds of each piece, of the computations before the first and after the last, and of each piece's start."""
 
     times: tuple[int, ...]
     cut: int = 0
     join: int = 0
+    call: int = 0
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Percent of full speed of computation and collective while both run; streams of one link share it (-1: a link of its own).
-    `call`: picoseconds that a start takes of computation."""
+    """Percent of full speed of computation and collective while both run; streams of one link share it (-1: a link of its own)."""
 
     name: str = ""
     computing: int = FULL
     moving: int = FULL
     link: int = -1
-    call: int = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -113,6 +114,7 @@ class Problem:
     fusable     whether computations may be one kernel (limits, shapes, connection; that no cycle arises is seen to by the search)
     bucketable  limits on buckets beside equal keys and independence
     host        members -> picoseconds in which the host issues the unit; left out: the most of one member
+    call        collectives -> picoseconds of computation that the start of their bucket takes of its rank; left out: the most of one member
     chunks      collective -> number of pieces -> `Chunks`
     """
 
@@ -126,15 +128,17 @@ class Problem:
         bucketable: Callable[[Members], bool] | None = None,
         host: Callable[[Members], int] | None = None,
         chunks: Mapping[int, Mapping[int, Chunks]] | None = None,
+        call: Callable[[Members], int] | None = None,
     ):
         self.nodes, self.buffers = tuple(nodes), tuple(buffers)
         self.names = tuple(s.name for s in streams)
         own = max((s.link for s in streams), default=0) + 1
         links = [s.link if s.link >= 0 else own + i for i, s in enumerate(streams)]
-        self.streams = Streams(tuple(s.computing for s in streams), tuple(s.moving for s in streams), tuple(links), tuple(s.call for s in streams))
+        self.streams = Streams(tuple(s.computing for s in streams), tuple(s.moving for s in streams), tuple(links))
         self.chunks = {c: dict(sorted(ways.items())) for c, ways in sorted((chunks or {}).items())}
         self._time, self._fusable, self._bucketable, self._host = time, fusable, bucketable, host
-        self._prices: dict[Members, tuple[int, int]] = {}
+        self._call = call
+        self._prices: dict[Members, tuple[int, int, int]] = {}
         self._able: dict[Members, bool] = {}
         self._check()
 
@@ -155,30 +159,32 @@ class Problem:
             return time + time * percent // 100
 
         def time(members: Members) -> int:
-            found, _ = self.price(members)
+            found, *_ = self.price(members)
             return longer(found) if self.nodes[members[0]].stream == COMPUTE else found
 
         other = copy.copy(self)
-        other.nodes = tuple(replace(n, time=longer(n.time)) if n.stream == COMPUTE else n for n in self.nodes)
-        other.chunks = {c: {n: Chunks(w.times, longer(w.cut), longer(w.join)) for n, w in ways.items()} for c, ways in self.chunks.items()}
-        other._time, other._prices = time, {}
+        other.nodes = tuple(replace(n, time=longer(n.time) if n.stream == COMPUTE else n.time, call=longer(n.call)) for n in self.nodes)
+        other.chunks = {c: {n: Chunks(w.times, longer(w.cut), longer(w.join), longer(w.call)) for n, w in ways.items()} for c, ways in self.chunks.items()}
+        other._time, other._call, other._prices = time, lambda members: longer(self.price(members)[2]), {}
         return other
 
     # -------------------------------------------------- sets
 
-    def price(self, members: Members) -> tuple[int, int]:
-        """Picoseconds of a unit, and of the host to issue it."""
+    def price(self, members: Members) -> tuple[int, int, int]:
+        """Picoseconds of a unit, of the host to issue it, and of computation to start it (a collective)."""
         if members not in self._prices:
             self._prices[members] = self._priced(members)
         return self._prices[members]
 
-    def _priced(self, members: Members) -> tuple[int, int]:
+    def _priced(self, members: Members) -> tuple[int, int, int]:
         host = self._host(members) if self._host is not None else max(self.nodes[n].host for n in members)
         if len(members) == 1:
-            return self.nodes[members[0]].time, host
+            return self.nodes[members[0]].time, host, self.nodes[members[0]].call
         if self._time is None:
             raise ValueError("the problem gives no prices of sets")
-        return self._time(members), host
+        starts = self.nodes[members[0]].stream != COMPUTE
+        call = self._call(members) if self._call is not None and starts else max(self.nodes[n].call for n in members)
+        return self._time(members), host, call
 
     def joinable(self, members: Members) -> bool:
         """Whether the nodes may be one unit, as far as the set alone says."""

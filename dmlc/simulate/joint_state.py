@@ -80,7 +80,7 @@ class Schedule:
 
     def _resimulate(self, change: Change) -> None:
         """States of the changed units, and of those behind them up to where they are the old ones, shifted."""
-        clocks, order, layout, lo = Clocks(self.layout.problem.streams, self.layout.time), self.order, self.layout, change.lo
+        clocks, order, layout, lo = Clocks(self.layout.problem.streams, self.layout.time, self.layout.call), self.order, self.layout, change.lo
         if lo:
             clocks.restore(self.states[lo])
         top, shift = lo + len(change.units), len(change.units) - (change.hi - lo)
@@ -138,7 +138,7 @@ class Schedule:
     def trial(self, change: Change, limit: int = NEVER) -> int:
         """The makespan with the change, or `limit` (or more) if it is no less than that."""
         saved = self._rehome(change.units)
-        clocks, layout, home = Clocks(self.layout.problem.streams, self.layout.time), self.layout, self.home
+        clocks, layout, home = Clocks(self.layout.problem.streams, self.layout.time, self.layout.call), self.layout, self.home
         clocks.restore(self.states[change.lo])
         stream, waits, host = layout.stream, layout.waits, layout.host
         issue = clocks.issue

@@ -75,7 +75,7 @@ class Window:
         """Search; returns how many units might have been simulated instead."""
         home = self.schedule.home
         saved = {a: home[a] for a in self.atoms}
-        clocks = Clocks(self.schedule.layout.problem.streams, self.schedule.layout.time)
+        clocks = Clocks(self.schedule.layout.problem.streams, self.schedule.layout.time, self.schedule.layout.call)
         clocks.restore(self.schedule.states[self.lo])
         steps, before = self.left, self.schedule.replayed
         self.extend(0, clocks, ())

@@ -132,11 +132,10 @@ def _schedule(search: Search) -> Schedule:
 
 def problem_of(units: Units) -> Problem:
     """The units as nodes that nothing joins."""
-    host, scratch = units.host or (0,) * len(units), units.scratch or (0,) * len(units)
-    nodes = [Node(units.time[u], units.preds[u], units.stream[u], None, host[u], scratch[u]) for u in range(len(units))]
+    host, scratch, call = (values or (0,) * len(units) for values in (units.host, units.scratch, units.call))
+    nodes = [Node(units.time[u], units.preds[u], units.stream[u], None, host[u], scratch[u], call=call[u]) for u in range(len(units))]
     rates = units.rates or Streams.plain(len(units.streams))
-    calls = rates.call or (0,) * len(rates)
-    streams = [Stream(",".join(axes), *rest) for axes, *rest in zip(units.streams, rates.computing, rates.moving, rates.link, calls)]
+    streams = [Stream(",".join(axes), *rest) for axes, *rest in zip(units.streams, rates.computing, rates.moving, rates.link)]
     return Problem(nodes, streams, [Buffer(s.bytes, s.maker, s.users, s.kept) for s in units.storages])
 
 

@@ -229,13 +229,17 @@ class UnitGraph:
             scratch=tuple(self._scratch(m) for m in members) if memory else (),
             nodes=tuple(map(tuple, members)),
             host=tuple(max(self.nodes[n].host for n in m) for m in members),
+            call=tuple(self._start_time(m) for m in members) if streams else (),
             rates=self._rates(streams),
         )
 
     def _rates(self, streams: tuple[tuple[str, ...], ...]) -> Streams:
         slow = [self.cost.slow_down(axes, self.mesh) for axes in streams]
-        links, calls = zip(*((self.cost.link_index(axes, self.mesh), self.cost.call(axes, self.mesh)) for axes in streams)) if streams else ((), ())
-        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), links, calls)
+        return Streams(tuple(c for c, _ in slow), tuple(m for _, m in slow), tuple(self.cost.link_index(axes, self.mesh) for axes in streams))
+
+    def _start_time(self, members: list[int]) -> int:
+        """Picoseconds of computation that a collective's start takes of its rank."""
+        return 0 if self.nodes[members[0]].key is None else self.cost.starting([self.nodes[n].op for n in members])
 
     def _stream(self, members: list[int], streams: tuple[tuple[str, ...], ...]) -> int:
         key = self.nodes[members[0]].key

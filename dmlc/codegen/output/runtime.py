@@ -69,18 +69,18 @@ class Mesh:
 def keep_freed_memory():
     """Let the C library keep what a step frees, since the next step needs it again: given back, it would be cleared page by page each time.
 
-    Blocks of more than 32 MiB (the most it can be told) still come and go. Libraries other than glibc are left as they are.
+    Large blocks come from the same heap as all others, not each from the system. Libraries other than glibc are left as they are.
     """
     import ctypes
     import platform
 
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        library.mallopt(M_MMAP_MAX, 0)
         library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 class Future:
