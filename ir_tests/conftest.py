@@ -14,7 +14,6 @@ from warm_python import warm as started_warm
 
 from dmlc.tools.text_tests import all_tests, run_test
 
-
 settings.register_profile("loaded", deadline=None)  # a machine that does other things meanwhile is no failure
 settings.load_profile("loaded")
 
