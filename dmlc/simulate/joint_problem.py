@@ -152,20 +152,25 @@ class Problem:
             if self.nodes[c].stream == COMPUTE or any(n < 2 or n != len(way.times) for n, way in ways.items()):
                 raise ValueError(f"node {c} cannot be cut: only collectives can, into as many pieces as times are given for")
 
-    def slower(self, percent: int) -> Problem:
-        """The same with computations that take so many percent longer than they are priced."""
+    def slower(self, computation: int = 0, communication: int = 0) -> Problem:
+        """The same where either takes so many percent longer than it is priced; what starts take of their rank is computation."""
 
-        def longer(time: int) -> int:
-            return time + time * percent // 100
+        def computed(time: int) -> int:
+            return time + time * computation // 100
+
+        def moved(time: int) -> int:
+            return time + time * communication // 100
 
         def time(members: Members) -> int:
-            found, *_ = self.price(members)
-            return longer(found) if self.nodes[members[0]].stream == COMPUTE else found
+            return (computed if self.nodes[members[0]].stream == COMPUTE else moved)(self.price(members)[0])
+
+        def cut(way: Chunks) -> Chunks:
+            return Chunks(tuple(map(moved, way.times)), computed(way.cut), computed(way.join), computed(way.call))
 
         other = copy.copy(self)
-        other.nodes = tuple(replace(n, time=longer(n.time) if n.stream == COMPUTE else n.time, call=longer(n.call)) for n in self.nodes)
-        other.chunks = {c: {n: Chunks(w.times, longer(w.cut), longer(w.join), longer(w.call)) for n, w in ways.items()} for c, ways in self.chunks.items()}
-        other._time, other._call, other._prices = time, lambda members: longer(self.price(members)[2]), {}
+        other.nodes = tuple(replace(n, time=(computed if n.stream == COMPUTE else moved)(n.time), call=computed(n.call)) for n in self.nodes)
+        other.chunks = {c: {n: cut(way) for n, way in ways.items()} for c, ways in self.chunks.items()}
+        other._time, other._call, other._prices = time, lambda members: computed(self.price(members)[2]), {}
         return other
 
     # -------------------------------------------------- sets
