@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dmlc.simulate.joint_chunks import chunk_moves, rechunked
 from dmlc.simulate.joint_layers import layer_moves
 from dmlc.simulate.joint_layout import Layout
-from dmlc.simulate.joint_moves import merges, order_moves, pulled, splits, stalls, transfers
+from dmlc.simulate.joint_moves import ahead, merges, order_moves, pulled, splits, stalls, transfers
 from dmlc.simulate.joint_problem import COMPUTE
 from dmlc.simulate.joint_state import NEVER, Change, Schedule
 from dmlc.simulate.joint_window import ATOMS, UNITS, Window, window_end
@@ -145,7 +145,9 @@ class Descent:
                 while self.first(schedule, kind(schedule, atom), name, origin):
                     improved = True
             if self.exhausted:
-                break
+                return improved
+        while "buckets" in self.moves and self.first(schedule, ahead(schedule), "buckets", origin):
+            improved = True
         return improved
 
     def sweep_order(self, schedule: Schedule, origin: int, name: str = "order", most: int = NEVER) -> bool:

@@ -13,6 +13,7 @@ from dmlc.simulate.joint_state import Change, Schedule
 
 SPREAD = 8  # places tried for a unit pulled a long way
 FILLERS = 64  # units looked at behind a stall
+FILLED = 2  # a collective is worth starting in an idle time that is up to so many times as long
 FEW = 16  # units up to which every shift is tried
 
 # ---------------------------------------------------------------- order
@@ -44,7 +45,8 @@ def pushed(schedule: Schedule, source: int, target: int) -> Change | None:
 
 
 def order_moves(schedule: Schedule) -> Iterator[Change]:
-    """Around each stall, the longest first: hurry what is waited for, do something else meanwhile, wait later. Every shift of a few units."""
+    """Around each stall, the longest first: hurry what is waited for, do something else meanwhile, wait later, give the stream something to do in
+    the time before in which it was idle. Every shift of a few units."""
     found = _all_shifts(schedule) if len(schedule) <= FEW else _shifts_at_stalls(schedule)
     yield from (c for c in found if c is not None)
 
@@ -61,6 +63,7 @@ def _all_shifts(schedule: Schedule) -> Iterator[Change | None]:
 
 def _shifts_at_stalls(schedule: Schedule) -> Iterator[Change | None]:
     hurried: set[int] = set()
+    fed: set[int] = set()
     for at in stalls(schedule):
         sources = [schedule.place[collective] for collective in waited_for(schedule, at)]
         for source in dict.fromkeys((*sources, *(head(schedule, source) for source in sources))):
@@ -68,6 +71,10 @@ def _shifts_at_stalls(schedule: Schedule) -> Iterator[Change | None]:
                 hurried.add(source)
                 for target in _slots_before(schedule, source):
                     yield pulled(schedule, source, target)
+        for first in dict.fromkeys(head(schedule, source) for source in sources):
+            if first not in fed:
+                fed.add(first)
+                yield from _before_head(schedule, first)
         if at == len(schedule):
             continue
         for source in _fillers(schedule, at):
@@ -102,6 +109,25 @@ def head(schedule: Schedule, source: int) -> int:
     while states[source][2][stream]:
         source = next(p for p in reversed(range(source)) if layout.stream[order[p]] == stream)
     return source
+
+
+def _before_head(schedule: Schedule, first: int) -> Iterator[Change | None]:
+    """Collectives that stand behind `first` in its stream started in the idle time before it: as early as what they need allows, and right before it."""
+    for source in _behind(schedule, first)[:SPREAD]:
+        for target in dict.fromkeys((_idle_since(schedule, first), first)):
+            yield pulled(schedule, source, target)
+
+
+def _idle_since(schedule: Schedule, first: int) -> int:
+    """The position from which on the stream of the collective at `first` was idle before it."""
+    stream = schedule.layout.stream[schedule.order[first]]
+    return next((p + 1 for p in reversed(range(first)) if schedule.states[p][2][stream]), 0)
+
+
+def _behind(schedule: Schedule, first: int) -> list[int]:
+    """Positions of the collectives behind the one at `first` in its stream."""
+    stream, order = schedule.layout.stream, schedule.order
+    return [p for p in range(first + 1, len(order)) if stream[order[p]] == stream[order[first]]]
 
 
 def _slots_before(schedule: Schedule, source: int) -> list[int]:
@@ -218,6 +244,33 @@ def transfers(schedule: Schedule, atom: int) -> Iterator[Change]:
     for other in dict.fromkeys(home[p] for p in neighbours(schedule, atom)):
         if other != home[atom] and other >= 0:
             yield from _both(schedule, (home[atom], other), [rest, _union((atom,), layout.members[other])])
+
+
+def ahead(schedule: Schedule) -> Iterator[Change]:
+    """Members of buckets that need the least before them, taken out and started in the idle time before a busy row of their stream, as early as
+    what they need allows; of those that would fill some of that time. Neither half of the move gains by itself."""
+    problem, states = schedule.layout.problem, schedule.states
+    sources = [schedule.place[c] for at in stalls(schedule) for c in waited_for(schedule, at)]
+    for first in dict.fromkeys(head(schedule, source) for source in sources):
+        idle = _idle_since(schedule, first)
+        buckets = [schedule.layout.members[schedule.order[p]] for p in (first, *_behind(schedule, first))]
+        enough = (states[first][0] - states[idle][0]) // FILLED
+        atoms = [a for members in buckets if len(members) > 1 for a in members if problem.nodes[a].time > enough]
+        for atom in sorted(atoms, key=lambda a: (problem.ancestors[a].bit_count(), a))[:SPREAD]:
+            yield _taken_ahead(schedule, atom, idle)
+
+
+def _taken_ahead(schedule: Schedule, atom: int, target: int) -> Change:
+    layout, order, home = schedule.layout, schedule.order, schedule.home
+    at = schedule.place[home[atom]]
+    span = order[target:at]
+    needed = {home[p] for p in layout.preds[atom]}
+    for u in reversed(span):
+        if u in needed:
+            needed.update(home[p] for a in layout.members[u] for p in layout.preds[a])
+    moved = [u for u in span if u in needed]
+    rest = tuple(a for a in layout.members[home[atom]] if a != atom)
+    return Change(target, at + 1, (*moved, layout.unit((atom,)), *(u for u in span if u not in needed), layout.unit(rest)))
 
 
 def set_moves(schedule: Schedule, atom: int) -> Iterator[Change]:
