@@ -221,8 +221,8 @@ class CostModel:
 
     @property
     def late(self) -> int:
-        """By how many percent computations may take longer than they are priced, which orders are prepared for. A processor's do: what they need
-        has left the caches, other ranks share the memory, its ranks are not in step."""
+        """By how many percent computations and collectives may take longer than they are priced, which orders are prepared for. A processor's do:
+        operands have left the caches, other ranks share the memory, its ranks are not in step."""
         return LATE if self.cluster.device.kind == "cpu" else 0
 
     def startup(self, kind: str, axes: Sequence[str], mesh: Mesh) -> int:

@@ -77,7 +77,7 @@ class Result:
 def search(problem: Problem, starts: Sequence[Plan], cap: int = 0, effort: int = EFFORT, moves: frozenset[str] = ALL, late: int = 0) -> Result:
     """The best plan found from `starts`: never slower than the best of them, never above `cap` bytes (0: none) unless all starts are;
     then the least of their peaks is the cap. `moves` names what may change: order, fusion, buckets, chunks. `late`: how many percent longer
-    computations may take than they are priced (`dmlc.simulate.late`)."""
+    computations or collectives may take than they are priced (`dmlc.simulate.late`)."""
     if not starts:
         raise ValueError("a search needs a plan to start from")
     first = [_schedule(problem, plan, memory=True) for plan in starts]

@@ -76,7 +76,7 @@ class Search:
 def find_order(units: Units, cap: int = 0, effort: int = EFFORT, late: int = 0) -> Order:
     """An order whose makespan is never above that of the units as listed; the best there is for up to `EXACT` units.
     Without `effort` it is the list schedule nearest to the program, so that programs that differ by a layer are ordered alike.
-    `late`: how many percent longer computations may take than they are priced; the order is then prepared for that (`dmlc.simulate.late`)."""
+    `late`: how many percent longer computations or collectives may take than they are priced; the order is then prepared for that (`dmlc.simulate.late`)."""
     search = _searched(units, cap, effort)
     if effort and search.order != search.base:
         search.order = late_starts(search)
