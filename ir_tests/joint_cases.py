@@ -177,3 +177,36 @@ def best_of_passes(case: Case) -> int:
 def pairs(problem: Problem) -> int:
     """How many pairs of nodes may be joined: how much there is to choose."""
     return sum(problem.joinable(pair) for pair in combinations(range(len(problem.nodes)), 2))
+
+
+def larger(seed: int, layers: int = 6) -> Problem:
+    """Layers of a product and two pointwise ops forward, as many backward with an all-reduce and an update each."""
+    nodes: list[Node] = []
+
+    def new(time: int, *preds: int, stream: int = -1, kind: str = "") -> int:
+        nodes.append(Node(time * MICRO, tuple(sorted(preds)), stream, "ar" if stream >= 0 else None, 2 * MICRO, 0, kind))
+        return len(nodes) - 1
+
+    saved = [new(5, kind="input")]
+    for _ in range(layers):
+        product = new(40 + 7 * (seed % 3), saved[-1], kind="forward")
+        saved.append(new(6, new(7, product, kind="bias"), kind="gelu"))
+    here = new(9, saved[-1], kind="loss")
+    for activation in reversed(saved[:-1]):
+        delta = new(8, here, kind="gelu grad")
+        weight = new(35, delta, activation, kind="weight grad")
+        reduced = new(45 + 5 * (seed % 4), weight, stream=0, kind="reduce")
+        new(4, new(5, reduced, kind="scale"), kind="update")
+        here = new(38, delta, kind="input grad")
+    readers = [tuple(j for j, n in enumerate(nodes) if i in n.preds) for i in range(len(nodes))]
+    small = [n.stream < 0 and n.time < 10 * MICRO for n in nodes]
+
+    def time(members: tuple[int, ...]) -> int:
+        total = sum(nodes[m].time for m in members)
+        return total - (15 if nodes[members[0]].stream >= 0 else 4) * MICRO * (len(members) - 1)
+
+    def fusable(members: tuple[int, ...]) -> bool:
+        return all(small[m] for m in members) and len(members) <= 4
+
+    buffers = [Buffer(100 + 10 * (i % 3), i, readers[i]) for i in range(len(nodes))]
+    return Problem(nodes, [Stream("data", 80, 90)], buffers, time, fusable)

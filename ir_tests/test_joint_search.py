@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from joint_cases import MICRO, best_of_passes, pairs, plans_of_passes, random_case
+from joint_cases import best_of_passes, larger, pairs, plans_of_passes, random_case
 from joint_oracle import Oracle
 
-from dmlc.simulate.joint import Buffer, Chunks, Node, Plan, Problem, Stream, Unit, peak_of, search, time_of
+from dmlc.simulate.joint import Chunks, Node, Plan, Problem, Stream, Unit, peak_of, search, time_of
 
 PARTS = 5
 
@@ -47,39 +47,6 @@ def test_the_oracle_needs_no_help():
 
 def test_graphs_leave_a_choice():
     assert sum(pairs(random_case(seed).problem) for seed in range(20)) > 80
-
-
-def larger(seed: int, layers: int = 6) -> Problem:
-    """Layers of a product and two pointwise ops forward, as many backward with an all-reduce and an update each."""
-    nodes: list[Node] = []
-
-    def new(time: int, *preds: int, stream: int = -1, kind: str = "") -> int:
-        nodes.append(Node(time * MICRO, tuple(sorted(preds)), stream, "ar" if stream >= 0 else None, 2 * MICRO, 0, kind))
-        return len(nodes) - 1
-
-    saved = [new(5, kind="input")]
-    for _ in range(layers):
-        product = new(40 + 7 * (seed % 3), saved[-1], kind="forward")
-        saved.append(new(6, new(7, product, kind="bias"), kind="gelu"))
-    here = new(9, saved[-1], kind="loss")
-    for activation in reversed(saved[:-1]):
-        delta = new(8, here, kind="gelu grad")
-        weight = new(35, delta, activation, kind="weight grad")
-        reduced = new(45 + 5 * (seed % 4), weight, stream=0, kind="reduce")
-        new(4, new(5, reduced, kind="scale"), kind="update")
-        here = new(38, delta, kind="input grad")
-    readers = [tuple(j for j, n in enumerate(nodes) if i in n.preds) for i in range(len(nodes))]
-    small = [n.stream < 0 and n.time < 10 * MICRO for n in nodes]
-
-    def time(members: tuple[int, ...]) -> int:
-        total = sum(nodes[m].time for m in members)
-        return total - (15 if nodes[members[0]].stream >= 0 else 4) * MICRO * (len(members) - 1)
-
-    def fusable(members: tuple[int, ...]) -> bool:
-        return all(small[m] for m in members) and len(members) <= 4
-
-    buffers = [Buffer(100 + 10 * (i % 3), i, readers[i]) for i in range(len(nodes))]
-    return Problem(nodes, [Stream("data", 80, 90)], buffers, time, fusable)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -177,8 +144,7 @@ def test_a_start_above_the_cap_sets_it():
 DETERMINISM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from test_joint_search import larger
-from joint_cases import plans_of_passes, random_case
+from joint_cases import larger, plans_of_passes, random_case
 from dmlc.simulate.joint import search
 problem = larger(3)
 print(search(problem, list(plans_of_passes(problem).values()), effort=60_000))
