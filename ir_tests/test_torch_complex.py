@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch_cases import Call, check
 
 from dmlc.frontend.torch_export import import_exported
+from dmlc.frontend.torch_reference import Promoted
 from dmlc.interpret.run import run
 from dmlc.ir.location import DmlcError
 from dmlc.passmanager.check import relative_error
@@ -114,3 +115,15 @@ def test_grouped_products_of_pytorch_itself():
     expected = result.reference(result.inputs)
     for name, found in run(result.module, result.inputs, weights=result.weights).items():
         assert relative_error(expected[name], found) < 1e-2
+
+
+@pytest.mark.parametrize("case", ["rows", "columns", "summed", "batched"])
+def test_grouped_products_of_the_reference_in_double_are_pytorchs(case):
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"rows": ((8, 16), (3, 16, 8)), "columns": ((3, 8, 16), (16, 8)), "summed": ((16, 8), (8, 16)), "batched": ((3, 8, 16), (3, 16, 8))}[case]
+    x, y = (torch.randn(s, generator=draw) for s in shapes)
+    ends = None if case == "batched" else torch.tensor([3, 3, 8], dtype=torch.int32)
+    wanted = torch._grouped_mm(x, y, offs=ends)
+    with Promoted():
+        found = torch._grouped_mm(x.double(), y.double(), offs=ends)
+    assert found.dtype == torch.float64 and torch.allclose(found.float(), wanted, atol=1e-5)

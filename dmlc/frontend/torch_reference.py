@@ -22,11 +22,14 @@ DOUBLE = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bflo
 
 
 class Promoted(TorchDispatchMode):
-    """Whoever asks for a float dtype below float64 gets float64: casts and factories inside the model."""
+    """Whoever asks for a float dtype below float64 gets float64: casts and factories inside the model. Grouped products, which PyTorch has up to
+    float32 only, are made one by one."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {k: DOUBLE.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
         args = [DOUBLE.get(a, a) if isinstance(a, torch.dtype) else a for a in args]
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float64:
+            return grouped_product(*args[:2], *args[2:3], **{k: v for k, v in kwargs.items() if k == "offs"})
         return func(*args, **kwargs)
 
 
@@ -84,6 +87,20 @@ class Reference:
         x = torch.as_tensor(numpy.array(inputs[name]))
         x = x.view(torch.bfloat16) if x.dtype == torch.uint16 and traced.dtype == torch.bfloat16 else x.to(traced.dtype)
         return x.double() if double and x.is_floating_point() else x
+
+
+def grouped_product(x: torch.Tensor, y: torch.Tensor, offs: torch.Tensor | None = None) -> torch.Tensor:
+    """`torch._grouped_mm`: group i ends at `offs[i]` in the rows of `x` (y: [groups, k, n]), in the columns of `y` (x: [groups, m, k]), or in what is
+    summed over (both matrices; the result is [groups, m, n]). Without `offs` both have groups. What is behind the last end gives zeros."""
+    if offs is None:
+        return x @ y
+    ends = [0, *offs.tolist()]
+    spans = list(enumerate(zip(ends, ends[1:])))
+    if x.dim() == y.dim() == 2:
+        return torch.stack([x[:, a:b] @ y[a:b] for _, (a, b) in spans])
+    if x.dim() == 2:
+        return torch.cat([*(x[a:b] @ y[i] for i, (a, b) in spans), x.new_zeros(x.shape[0] - ends[-1], y.shape[2])])
+    return torch.cat([*(x[i] @ y[:, a:b] for i, (a, b) in spans), y.new_zeros(x.shape[1], y.shape[1] - ends[-1])], dim=1)
 
 
 def _numpy(x: torch.Tensor) -> numpy.ndarray:

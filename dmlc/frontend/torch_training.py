@@ -127,12 +127,17 @@ class TrainingStep:
         before = {name: p.detach().clone() for name, p in every.items()}
         optimizer = self.optimizer(lr, weight_decay)
         with self.reference.drawing():
-            loss = self.reference.in_double(lambda: self.loss(self.module(*args, **kwargs), inputs))
-        loss.backward()
+            loss = self.reference.in_double(lambda: self._differentiated(args, kwargs, inputs))
         limit = max_norm if self.train.get("clip", True) else float("inf")
         norm = torch.nn.utils.clip_grad_norm_([p for p in self.module.parameters() if p.grad is not None], limit)
         optimizer.step()
         return {"loss": float(loss.detach()), "grad_norm": float(norm)}, {name: p.detach() - before[name] for name, p in every.items()}
+
+    def _differentiated(self, args: tuple, kwargs: Mapping[str, Any], inputs: Mapping[str, Any]) -> torch.Tensor:
+        """The loss, once each parameter has its gradient."""
+        loss = self.loss(self.module(*args, **kwargs), inputs)
+        loss.backward()
+        return loss
 
     def optimizer(self, lr: float, weight_decay: float) -> torch.optim.Optimizer:
         t = self.train
