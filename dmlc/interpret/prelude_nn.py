@@ -108,7 +108,10 @@ def batch_norm_grad(x, w, mean, var, g, groups, eps, correction):
 
 def _there(valid, *images):
     """The samples of images that are there, all laid out as the first one is."""
-    there = [x.narrow(0, 0, min(int(valid), x.shape[0])) for x in images]
+    n = int(valid)
+    if all(x.shape[0] <= n and x.is_contiguous() for x in images):
+        return images
+    there = [x.narrow(0, 0, min(n, x.shape[0])) for x in images]
     last = torch.channels_last if there[0].dim() == 4 and not there[0].is_contiguous() else torch.contiguous_format
     return [x.contiguous(memory_format=last) for x in there]
 
@@ -119,7 +122,7 @@ def channel_moments(x, valid):
     if not there.numel():
         return x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
     if x.device.type == "cpu":
-        return torch.ops.aten.batch_norm_update_stats(there, None, None, 0.0)
+        return torch.batch_norm_update_stats(there, None, None, 0.0)
     return torch.var_mean(there, [0, *range(2, x.dim())], correction=0)[::-1]
 
 
@@ -250,14 +253,19 @@ def adam_update(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps, out=No
     On a CPU by the library's one pass over memory, told a step so late that its bias corrections are 1, since `step` and `root` hold them:
     step m / (sqrt(v) / root + eps) = step root m / (sqrt(v) + eps root).
     """
+    numbers = (scale, shrink, step, root)
+    in_place = out is not None and out[0] is p and out[1] is m and out[2] is v
+    if in_place and p.is_cpu and p.is_contiguous() and g.is_contiguous() and m.is_contiguous() and v.is_contiguous():
+        adam_in_place(p, g, m, v, *(float(x) for x in numbers), beta1, beta2, eps)
+        return p, m, v
     out = (None, None, None) if out is None else out
-    if p.device.type != "cpu" or not is_dense(p):
+    if not p.is_cpu or not is_dense(p):
         made = adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps)
         return tuple(x if o is None else o.copy_(x) for o, x in zip(out, made))
     new = [x if o is x and x.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(x) for o, x in zip(out, (p, m, v))]
     g = g if g.stride() == p.stride() else torch.empty_strided(p.shape, p.stride(), dtype=g.dtype).copy_(g)
     flat = [x if x.is_contiguous() else x.as_strided((x.numel(),), (1,)) for x in (new[0], g, new[1], new[2])]
-    adam_in_place(*flat, *(float(x) for x in (scale, shrink, step, root)), beta1, beta2, eps)
+    adam_in_place(*flat, *(float(x) for x in numbers), beta1, beta2, eps)
     return tuple(x if o is None or o is x else o.copy_(x) for o, x in zip(out, new))
 
 
@@ -278,11 +286,13 @@ def adam_in_place(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):
     if rate == 0:
         p.mul_(shrink)
     options = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": (1 - shrink) / rate if rate else 0.0, "eps": eps * root}
-    pieces = [[x] if scale == 1 else x.view(-1).split(_CHUNK) for x in (p, g, m, v)]
     late = _late()
+    if scale == 1:
+        torch._fused_adamw_([p], [g], [m], [v], [], [late], amsgrad=False, maximize=False, **options)  # pyright: ignore[reportPrivateImportUsage]
+        return
+    pieces = [x.view(-1).split(_CHUNK) for x in (p, g, m, v)]
     for part, gradient, first, second in zip(*pieces):
-        gradient = gradient if scale == 1 else gradient * scale
-        torch._fused_adamw_([part], [gradient], [first], [second], [], [late], amsgrad=False, maximize=False, **options)  # pyright: ignore[reportPrivateImportUsage]
+        torch._fused_adamw_([part], [gradient * scale], [first], [second], [], [late], amsgrad=False, maximize=False, **options)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def adam_part(p, g, m, v, scale, shrink, step, root, beta1, beta2, eps):

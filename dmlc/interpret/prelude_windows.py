@@ -5,6 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+_convolution_backward = torch.ops.aten.convolution_backward.default
+
 
 def _pad_list(low, high, sign=1):
     """`F.pad` lists the last dim first."""
@@ -18,9 +20,9 @@ def conv_input_grad(g, w, shape, stride, padding, dilation, groups):
     padded = shape if native else (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], low, high)))
     if 0 in padded or g.numel() == 0:
         return g.new_zeros(shape)
-    image = torch.empty(padded, dtype=g.dtype, device=g.device)  # only its shape counts
-    own = list(low) if native else [0] * n
-    dx = torch.ops.aten.convolution_backward(g, image, w, None, list(stride), own, list(dilation), False, [0] * n, groups, [True, False, False])[0]
+    image = g.new_empty(padded)  # only its shape counts
+    own = low if native else (0,) * n
+    dx = _convolution_backward(g, image, w, None, stride, own, dilation, False, (0,) * n, groups, (True, False, False))[0]
     return dx if native else F.pad(dx, _pad_list(low, high, -1))
 
 
@@ -32,9 +34,9 @@ def conv_weight_grad(x, g, shape, stride, padding, dilation, groups):
         x = F.pad(x, _pad_list(low, high))
     if x.numel() == 0 or g.numel() == 0:
         return g.new_zeros(shape)
-    weight = torch.empty(shape, dtype=g.dtype, device=g.device)  # only its shape counts
-    own = list(low) if native else [0] * n
-    return torch.ops.aten.convolution_backward(g, x, weight, None, list(stride), own, list(dilation), False, [0] * n, groups, [False, True, False])[1]
+    weight = g.new_empty(shape)  # only its shape counts
+    own = low if native else (0,) * n
+    return _convolution_backward(g, x, weight, None, stride, own, dilation, False, (0,) * n, groups, (False, True, False))[1]
 
 
 def _fit(x, counts, kernel, stride, padding, dilation, value):
